@@ -1,0 +1,1 @@
+"""The certification library: whether a verifier is lossless, with true error rates."""

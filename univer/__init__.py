@@ -1,0 +1,38 @@
+"""UniVer: lossless verifiers for speculative decoding with draft trees.
+
+A verifier is a draft law x an allocation rule x a composition (`VERIFIERS`); `verify` decides a
+batch of trees, `stop_law` gives the exact law of that decision.
+"""
+
+from univer.drafting import DRAFTING, DraftTree, draft_children, draft_tree
+from univer.errors import InputError
+from univer.filters import Filters
+from univer.topology import Topology
+from univer.verifiers import (
+    VERIFIERS,
+    StopLaw,
+    Verifier,
+    VerifyOutput,
+    stop_law,
+    verify,
+    verify_logits,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DRAFTING",
+    "VERIFIERS",
+    "DraftTree",
+    "Filters",
+    "InputError",
+    "StopLaw",
+    "Topology",
+    "Verifier",
+    "VerifyOutput",
+    "draft_children",
+    "draft_tree",
+    "stop_law",
+    "verify",
+    "verify_logits",
+]

@@ -1,0 +1,217 @@
+"""From the layers of a tree to its stop law and its decision (SPEC 5).
+
+| paper | name | meaning |
+|---|---|---|
+| p~_v | prefix acceptance | acceptance of v given that the decision reaches v |
+| p~_v^res | fallback acceptance | acceptance of v itself after all its children failed |
+
+- `local` (top-down): every entered node has scale 1; its children are tried in order; if none is
+  entered the cycle stops there.
+- `conditional` (post-order): a child's prefix acceptance is the scale of its own layer; nodes are
+  tried in post-order, a leaf with its prefix acceptance, an internal node with its fallback.
+
+In both, the number that slot v of the uniforms is compared with is `acceptance[v]`.
+
+Letters: B trees, N nodes, n nodes of a layer, m arity, V vocabulary, D depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from univer.allocation import Allocation, ratio
+from univer.topology import Topology
+
+Rows = Callable[[Sequence[int]], Tensor]  # node ids -> their laws, float64 [B, n, V]
+
+
+@dataclass(frozen=True)
+class Indices:
+    """A topology's tables as tensors on one device, so that no call copies them again."""
+
+    post_order: Tensor  # [N]
+    depths: Tensor  # [N]
+    paths: Tensor  # [N, D]: nodes from the root's child to v, -1 padded
+    layers: tuple[tuple[Tensor, Tensor], ...]  # nodes [n], child slots [n, m]
+    positions: tuple[Tensor, ...]  # one a layer, [N]: where in the layer v is, or -1
+
+
+@lru_cache(maxsize=64)
+def indices(topology: Topology, device: torch.device) -> Indices:
+    """The tensors of a topology on a device."""
+
+    def tensor(values: object) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    paths = [topology.path(v) for v in range(topology.num_nodes)]
+    padded = [[*path, *[-1] * (topology.depth - len(path))] for path in paths]
+    positions = [
+        [layer.nodes.index(v) if v in layer.nodes else -1 for v in range(topology.num_nodes)]
+        for layer in topology.layers
+    ]
+    return Indices(
+        post_order=tensor(topology.post_order),
+        depths=tensor(topology.depths),
+        paths=tensor(padded).view(topology.num_nodes, topology.depth),
+        layers=tuple((tensor(layer.nodes), tensor(layer.children)) for layer in topology.layers),
+        positions=tuple(map(tensor, positions)),
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one tree's laws say: acceptance [B, N] a node; residual [B, n, V] a layer."""
+
+    acceptance: Tensor
+    residuals: tuple[Tensor, ...]
+
+
+def judge(
+    topology: Topology,
+    tokens: Tensor,
+    allocation: Allocation,
+    conditional: bool,
+    target: Rows,
+    draft: Rows,
+) -> Judged:
+    """Allocate every layer from the root down.
+
+    Args:
+        topology: the tree's shape.
+        tokens: int64 [B, N].
+        allocation: the rule of one layer.
+        conditional: whether a child's layer is scaled by its prefix acceptance (else by 1).
+        target: laws of given nodes.
+        draft: draft laws of given internal nodes.
+    """
+    batch = tokens.shape[0]
+    scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
+    acceptance = torch.ones_like(scale)
+    residuals = []
+    for layer, (nodes, slots) in zip(
+        topology.layers, indices(topology, tokens.device).layers, strict=True
+    ):
+        children = tokens[:, slots]
+        masses = allocation.allocate(
+            scale[:, nodes].flatten(),
+            target(layer.nodes).flatten(0, 1),
+            draft(layer.nodes).flatten(0, 1),
+            children.flatten(0, 1),
+        )
+        shape = (batch, len(layer.nodes))
+        # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0. The
+        # root is there whatever its token.
+        present = (tokens[:, nodes] >= 0) | (nodes == 0)
+        accepted = torch.where(children >= 0, masses.child_acceptance.view(*shape, -1), 0.0)
+        residual = masses.residual.view(*shape, -1)
+        residual_mass = torch.where(present, residual.sum(-1), 0.0)
+        beyond = residual_mass + masses.rejection_mass.view(shape)
+        # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
+        # come out as 1e-16 where it is 0, and a uniform of 0 would then enter a forbidden place.
+        left = torch.cat([accepted, beyond[..., None]], -1).flip(-1).cumsum(-1).flip(-1)
+        prefix_acceptance = ratio(accepted, left[..., :-1])
+        acceptance[:, slots] = prefix_acceptance
+        if conditional:
+            scale[:, slots] = prefix_acceptance
+            acceptance[:, nodes] = ratio(residual_mass, beyond)
+        residuals.append(residual)
+    acceptance[:, 0] = 1.0  # whatever rounding leaves at the root: something is always emitted
+    return Judged(acceptance, tuple(residuals))
+
+
+def _exclusive_product(probs: Tensor) -> Tensor:
+    """Product of 1 - p over the entries before each one, along the last axis."""
+    kept = (1 - probs).cumprod(-1)
+    return torch.cat([torch.ones_like(kept[..., :1]), kept[..., :-1]], -1)
+
+
+def _local_stop_probs(topology: Topology, acceptance: Tensor) -> Tensor:
+    stop = torch.zeros_like(acceptance)
+    stop[:, 0] = 1.0  # from here on: the probability of being entered, until a layer spreads it
+    for nodes, slots in indices(topology, acceptance.device).layers:
+        entered = acceptance[:, slots]
+        reached = stop[:, nodes]
+        stop[:, slots] = reached[..., None] * _exclusive_product(entered) * entered
+        stop[:, nodes] = reached * (1 - entered).prod(-1)
+    return stop
+
+
+def _conditional_stop_probs(topology: Topology, acceptance: Tensor) -> Tensor:
+    order = indices(topology, acceptance.device).post_order
+    tried = acceptance[:, order]
+    stop = torch.zeros_like(acceptance)
+    stop[:, order] = _exclusive_product(tried) * tried
+    return stop
+
+
+def _local_stop_node(topology: Topology, acceptance: Tensor, uniforms: Tensor) -> Tensor:
+    passes = uniforms < acceptance
+    on_path = torch.zeros_like(passes)
+    on_path[:, 0] = True
+    for nodes, slots in indices(topology, acceptance.device).layers:
+        tried = passes[:, slots]
+        first = tried & (tried.cumsum(-1) == 1)
+        on_path[:, slots] = on_path[:, nodes][..., None] & first
+    ids = torch.arange(topology.num_nodes, device=acceptance.device)
+    return torch.where(on_path, ids, 0).amax(-1)  # level order: the deepest entered node comes last
+
+
+def _conditional_stop_node(topology: Topology, acceptance: Tensor, uniforms: Tensor) -> Tensor:
+    order = indices(topology, acceptance.device).post_order
+    accepted = (uniforms < acceptance)[:, order]
+    return order[accepted.to(torch.uint8).argmax(-1)]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """How layers become a decision.
+
+    `stop_probs(topology, acceptance [B, N]) -> [B, N]`;
+    `stop_node(topology, acceptance [B, N], uniforms [B, N]) -> [B]`.
+    """
+
+    name: str
+    conditional: bool
+    stop_probs: Callable[[Topology, Tensor], Tensor]
+    stop_node: Callable[[Topology, Tensor, Tensor], Tensor]
+
+
+COMPOSITION = {
+    row.name: row
+    for row in (
+        Composition("local", False, _local_stop_probs, _local_stop_node),
+        Composition("conditional", True, _conditional_stop_probs, _conditional_stop_node),
+    )
+}
+
+
+def next_token_weights(
+    topology: Topology, judged: Judged, stop: Tensor, target_rows: Tensor
+) -> Tensor:
+    """The weights [B, V] from which each tree's next token is drawn, given its stop node [B].
+
+    Args:
+        topology: the tree's shape.
+        judged: what `judge` found.
+        stop: the node at which each cycle stops.
+        target_rows: target laws after those nodes, [B, V].
+
+    Returns:
+        The target's law at a leaf, the residual at an internal node (and the target's law should
+        rounding have left no residual).
+    """
+    weights = target_rows
+    trees = torch.arange(stop.shape[0], device=stop.device)
+    for position, residual in zip(
+        indices(topology, stop.device).positions, judged.residuals, strict=True
+    ):
+        at = position[stop]
+        chosen = residual[trees, at.clamp(min=0)]
+        use = (at >= 0) & (chosen.sum(-1) > 0)
+        weights = torch.where(use[:, None], chosen, weights)
+    return weights

@@ -1,0 +1,226 @@
+"""Draft laws (SPEC 3): how the children of a node are drawn, and trees drawn with them.
+
+The law in a verifier's formula must be the law that was sampled, so both live in one table:
+DRAFTING names the laws, and each allocation names those that it is lossless for.
+
+| name | first m - 1 children | last child |
+|---|---|---|
+| `top_residual` (Hu et al. 2025) | the m - 1 most probable tokens, fixed | drawn from the rest |
+| `without_replacement` (EAGLE) | drawn one by one, each without the earlier ones | likewise |
+
+Letters: B trees, N nodes, I internal nodes, n nodes of a layer, V vocabulary, m arity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from univer.errors import InputError, check_choice, check_uniforms
+from univer.sampling import inverse_cdf, take_uniforms
+from univer.topology import Topology
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """Drafted tokens on a topology.
+
+    Args:
+        topology: the shape of the tree.
+        tokens: int64 [B, N]; [:, 0] is the root's token, -1 an absent node.
+
+    Raises:
+        InputError: the tokens are not int64 [B, N].
+    """
+
+    topology: Topology
+    tokens: Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topology, Topology):
+            raise InputError(
+                f"tree.topology: expected a Topology, got {type(self.topology).__name__}."
+            )
+        if not isinstance(self.tokens, Tensor) or self.tokens.dtype != torch.int64:
+            given = getattr(self.tokens, "dtype", type(self.tokens).__name__)
+            raise InputError(f"tree.tokens: expected an int64 tensor [B, N], got {given}.")
+        if self.tokens.ndim != 2 or self.tokens.shape[1] != self.topology.num_nodes:
+            raise InputError(
+                f"tree.tokens: expected shape [B, N] with N = {self.topology.num_nodes},"
+                f" got {list(self.tokens.shape)}."
+            )
+
+
+def without(rows: Tensor, tokens: Tensor) -> Tensor:
+    """A copy of the rows [n, V] with the entries at these tokens [n, k] set to 0; -1 is ignored."""
+    # An absent token is pointed at the row's first token, which is zeroed anyway; a row whose
+    # first token is absent has none, and keeps what it holds at id 0.
+    first = tokens[:, :1]
+    ids = torch.where(tokens >= 0, tokens, first).clamp(min=0)
+    return rows.scatter(1, ids, torch.where(first >= 0, 0.0, rows.gather(1, ids)))
+
+
+def _best(scores: Tensor, taken: Tensor) -> Tensor:
+    """The id [n] of the largest score [n, V] not yet taken, ties to the lower id; -1 if none."""
+    open_scores = torch.where(taken, -torch.inf, scores.clamp(min=torch.finfo(scores.dtype).min))
+    best = open_scores.argmax(-1)
+    return torch.where(taken.all(-1), -1, best)
+
+
+def _take(taken: Tensor, token: Tensor) -> Tensor:
+    ids = torch.arange(taken.shape[-1], device=taken.device)
+    return taken | (ids == token[:, None])
+
+
+def _draw(probs: Tensor, taken: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
+    """Draw from what is not taken; where nothing is left, the best score if there are scores."""
+    drawn = inverse_cdf(torch.where(taken, 0.0, probs), uniforms)
+    return drawn if scores is None else torch.where(drawn < 0, _best(scores, taken), drawn)
+
+
+def _top_residual(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
+    arity = uniforms.shape[1]
+    taken = torch.zeros_like(probs, dtype=torch.bool)
+    children = []
+    for _ in range(arity - 1):
+        children.append(_best(probs if scores is None else scores, taken))
+        taken = _take(taken, children[-1])
+    return torch.stack([*children, _draw(probs, taken, uniforms[:, -1], scores)], 1)
+
+
+def _without_replacement(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
+    taken = torch.zeros_like(probs, dtype=torch.bool)
+    children = []
+    for slot in range(uniforms.shape[1]):
+        children.append(_draw(probs, taken, uniforms[:, slot], scores))
+        taken = _take(taken, children[-1])
+    return torch.stack(children, 1)
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """One draft law: `draw(probs [n, V], uniforms [n, m], scores [n, V] | None) -> tokens [n, m]`.
+
+    `distinct` says that siblings never share a token, so that a twin in a tree is bad input.
+    """
+
+    name: str
+    draw: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    distinct: bool = True
+
+
+DRAFTING = {
+    row.name: row
+    for row in (
+        Drafting("top_residual", _top_residual),
+        Drafting("without_replacement", _without_replacement),
+    )
+}
+
+
+def draft_children(
+    drafting: str,
+    draft_probs: Tensor,
+    arity: int,
+    uniforms: Tensor,
+    scores: Tensor | None = None,
+) -> Tensor:
+    """Draw the children of n nodes.
+
+    Args:
+        drafting: a name in DRAFTING.
+        draft_probs: each node's draft law, [n, V].
+        arity: number m of child slots.
+        uniforms: float64 in [0, 1), [n, m]; column j draws slot j (`top_residual` uses only its
+            last column).
+        scores: logits [n, V] that replace probabilities for ranking, for the limit T -> 0 only:
+            a slot for which no draft mass is left takes the best score left.
+
+    Returns:
+        Child tokens in draw order, int64 [n, m]; -1 for an absent child.
+
+    Raises:
+        InputError: an unknown draft law, or a shape that does not fit.
+
+    Source: SPEC 3; Hu et al. 2025 for `top_residual`, Li et al. 2024 (EAGLE) for
+    `without_replacement`.
+
+    Example:
+        >>> law = torch.tensor([[0.5, 0.1, 0.4]])
+        >>> draft_children("top_residual", law, 2, torch.full((1, 2), 0.9, dtype=torch.float64))
+        tensor([[0, 2]])
+    """
+    check_choice("drafting", drafting, DRAFTING)
+    if not isinstance(draft_probs, Tensor) or draft_probs.ndim != 2 or draft_probs.shape[1] == 0:
+        raise InputError(
+            f"draft_probs: expected a tensor [n, V], got {getattr(draft_probs, 'shape', None)}."
+        )
+    if arity < 1:
+        raise InputError(f"arity: expected an integer >= 1, got {arity}.")
+    check_uniforms("uniforms", uniforms, (draft_probs.shape[0], arity), draft_probs.device)
+    if scores is not None and scores.shape != draft_probs.shape:
+        raise InputError(
+            f"scores: expected the shape of draft_probs, {list(draft_probs.shape)},"
+            f" got {list(scores.shape)}."
+        )
+    return DRAFTING[drafting].draw(draft_probs, uniforms, scores)
+
+
+def draft_tree(
+    drafting: str,
+    topology: Topology,
+    root: Tensor,
+    next_law: Callable[[DraftTree, tuple[int, ...]], tuple[Tensor, Tensor | None]],
+    *,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[DraftTree, Tensor]:
+    """Draw a tree level by level.
+
+    Args:
+        drafting: a name in DRAFTING.
+        topology: the tree's shape.
+        root: the root's tokens, int64 [B].
+        next_law: called once a level with the tree so far and that level's internal nodes;
+            returns their draft laws [B, nodes, V] and, in the limit T -> 0, their logits (else
+            None). Rows of absent nodes are ignored.
+        uniforms: float64 [B, N]; slot v draws node v (slot 0 is not used).
+        generator: draws the uniforms instead.
+
+    Returns:
+        The tree, and draft_probs [B, I, V] in the order of topology.internal (V = 0 for the empty
+        tree).
+
+    Raises:
+        InputError: an unknown draft law, or uniforms that do not fit.
+    """
+    check_choice("drafting", drafting, DRAFTING)
+    uniforms = take_uniforms(uniforms, generator, (root.shape[0], topology.num_nodes), root.device)
+    tokens = root.new_full((root.shape[0], topology.num_nodes), -1)
+    tokens[:, 0] = root
+    laws = []
+    for level in topology.levels:
+        nodes = tuple(v for v in level if topology.children(v))
+        if not nodes:
+            continue
+        probs, scores = next_law(DraftTree(topology, tokens.clone()), nodes)
+        laws.append(probs)
+        for layer in topology.layers:
+            if layer.nodes[0] not in nodes:
+                continue
+            at = [nodes.index(v) for v in layer.nodes]
+            children = draft_children(
+                drafting,
+                probs[:, at].flatten(0, 1),
+                layer.arity,
+                uniforms[:, layer.children].flatten(0, 1),
+                None if scores is None else scores[:, at].flatten(0, 1),
+            ).view(-1, len(at), layer.arity)
+            # Node 0 is present whatever its token: an unknown root is written as -1.
+            present = (tokens[:, layer.nodes] >= 0) | (layer.nodes[0] == 0)
+            tokens[:, layer.children] = torch.where(present[..., None], children, -1)
+    draft_probs = torch.cat(laws, 1) if laws else torch.zeros(root.shape[0], 0, 0)
+    return DraftTree(topology, tokens), draft_probs

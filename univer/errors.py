@@ -1,0 +1,145 @@
+"""Input checks: one sentence that names the argument, what was given and what is expected.
+
+Public functions call these once, at the door; the code behind them assumes valid input.
+
+Letters: B trees, N nodes, I internal nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from univer.topology import Topology
+
+
+class InputError(ValueError):
+    """Bad input: the message names the argument, what was given and what is expected."""
+
+
+ROW_SUM_TOLERANCE = 1e-4  # a float32 softmax over 128 256 tokens is within 1e-5 of 1
+
+
+def check_choice(argument: str, given: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not in a table."""
+    names = sorted(known)
+    if given not in names:
+        raise InputError(f"{argument}: {given!r} is unknown; choose one of {', '.join(names)}.")
+
+
+def _shape(tensor: Tensor) -> str:
+    return "[" + ", ".join(map(str, tensor.shape)) + "]"
+
+
+def check_rows_shape(
+    argument: str, rows: object, batch: int, nodes: int, vocab: int | None, device: torch.device
+) -> int:
+    """Check that `rows` is a floating-point tensor [batch, nodes, V]; return V."""
+    if not isinstance(rows, Tensor):
+        raise InputError(f"{argument}: expected a torch tensor, got {type(rows).__name__}.")
+    if not rows.is_floating_point():
+        raise InputError(f"{argument}: expected a floating-point tensor, got {rows.dtype}.")
+    if rows.ndim != 3 or rows.shape[:2] != (batch, nodes) or rows.shape[2] == 0:
+        raise InputError(
+            f"{argument}: expected shape [B, nodes, V] = [{batch}, {nodes}, V >= 1],"
+            f" got {_shape(rows)}."
+        )
+    if vocab is not None and rows.shape[2] != vocab:
+        raise InputError(
+            f"{argument}: its vocabulary has {rows.shape[2]} tokens but target's has {vocab};"
+            " both laws must be over the same token ids."
+        )
+    if rows.device != device:
+        raise InputError(f"{argument}: on {rows.device}, but the tree's tokens are on {device}.")
+    return int(rows.shape[2])
+
+
+def _first(bad: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in bad.nonzero()[0])
+
+
+def check_prob_rows(argument: str, rows: Tensor, present: Tensor, nodes: tuple[int, ...]) -> None:
+    """Check that the rows [B, n, V] of present nodes [B, n] are probability laws."""
+    total = rows.sum(-1, dtype=torch.float64)
+    # NaN and infinity fail the comparison of the sum, a negative number that of the minimum.
+    bad = present & ~(((total - 1).abs() <= ROW_SUM_TOLERANCE) & (rows.amin(-1) >= 0))
+    if not bad.any():
+        return
+    tree, i = _first(bad)
+    row, where = rows[tree, i], f"{argument}: the row of node {nodes[i]} in tree {tree}"
+    if not row.isfinite().all():
+        raise InputError(f"{where} holds NaN or infinity; probabilities must be finite.")
+    if (row < 0).any():
+        raise InputError(
+            f"{where} holds {row.min().item():.6g}; probabilities must not be negative"
+            " (were logits passed? verify_logits takes those)."
+        )
+    raise InputError(f"{where} sums to {total[tree, i].item():.6g}; a law must sum to 1.")
+
+
+def check_logit_rows(argument: str, rows: Tensor, present: Tensor, nodes: tuple[int, ...]) -> None:
+    """Check that the rows [B, n, V] of present nodes hold logits: no NaN, no +inf, not all -inf."""
+    bad = present & ~rows.amax(-1).isfinite()
+    if bad.any():
+        tree, i = _first(bad)
+        raise InputError(
+            f"{argument}: the row of node {nodes[i]} in tree {tree} holds NaN, +inf or nothing but"
+            " -inf; logits must be below +inf and at least one must be finite."
+        )
+
+
+def check_tokens(topology: Topology, tokens: Tensor, vocab: int, distinct: bool) -> None:
+    """Check a draft tree's ids [B, N]: in range, absent only at the end, siblings `distinct`."""
+    bad = (tokens < -1) | (tokens >= vocab)
+    if bad.any():
+        tree, node = _first(bad)
+        raise InputError(
+            f"tree.tokens: node {node} of tree {tree} holds token {tokens[tree, node].item()};"
+            f" expected an id in [0, {vocab}) or -1 for an absent node."
+        )
+    for layer in topology.layers:
+        children = tokens[:, layer.children]  # [B, n, m]
+        absent = children < 0
+        orphan = (tokens[:, layer.nodes] < 0)[..., None] & ~absent
+        if layer.nodes[0] != 0 and orphan.any():  # the root is always there
+            tree, i, j = _first(orphan)
+            raise InputError(
+                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is present but its parent"
+                f" {layer.nodes[i]} is absent; the subtree of an absent node must be -1."
+            )
+        gap = absent[..., :-1] & ~absent[..., 1:]
+        if gap.any():
+            tree, i, j = _first(gap)
+            raise InputError(
+                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is absent (-1) but its"
+                " next sibling is present; absent children come last."
+            )
+        ordered = children.sort(-1).values
+        twin = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
+        if distinct and twin.any():
+            tree, i, j = _first(twin)
+            raise InputError(
+                f"tree.tokens: token {ordered[tree, i, j].item()} is drafted twice below node"
+                f" {layer.nodes[i]} of tree {tree}; siblings must be distinct under this draft law."
+            )
+
+
+def check_uniforms(argument: str, uniforms: object, shape: tuple[int, ...], device: object) -> None:
+    """Check random numbers: a float64 tensor of this shape with values in [0, 1)."""
+    if not isinstance(uniforms, Tensor) or uniforms.dtype != torch.float64:
+        kind = uniforms.dtype if isinstance(uniforms, Tensor) else type(uniforms).__name__
+        raise InputError(f"{argument}: expected a float64 tensor, got {kind}.")
+    if uniforms.shape != shape:
+        raise InputError(f"{argument}: expected shape {list(shape)}, got {_shape(uniforms)}.")
+    if uniforms.device != device:
+        raise InputError(f"{argument}: on {uniforms.device}, but the laws are on {device}.")
+    bad = ~((uniforms >= 0) & (uniforms < 1))
+    if bad.any():
+        raise InputError(
+            f"{argument}: entry {list(_first(bad))} is {uniforms[bad][0].item()!r};"
+            " expected numbers in [0, 1)."
+        )

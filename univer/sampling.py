@@ -1,0 +1,61 @@
+"""Draws with given uniforms: inverse CDF in token-id order (SPEC 8), and where uniforms come from.
+
+Letters: V vocabulary; "..." any batch axes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from univer.errors import InputError, check_uniforms
+
+
+def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """The first id whose cumulative weight exceeds uniforms x total; -1 where nothing has weight.
+
+    A token of zero weight is never drawn, whatever the uniform and however the running sum rounds.
+
+    Args:
+        weights: non-negative, [..., V]; need not sum to 1.
+        uniforms: float64 in [0, 1), [...].
+
+    Returns:
+        Token ids, int64 [...].
+
+    Example:
+        >>> weights = torch.tensor([0.0, 1.0, 0.0, 3.0], dtype=torch.float64)
+        >>> uniforms = torch.tensor([0.0, 0.25, 1 - 2**-53], dtype=torch.float64)
+        >>> inverse_cdf(weights.expand(3, 4), uniforms)
+        tensor([1, 3, 3])
+    """
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    positive = weights > 0
+    # A parallel running sum need not be monotone, and uniforms x total may round up to the total:
+    # only ids that have weight count, and the last of them is the answer where none exceeds.
+    exceeds = positive & (cumulative > uniforms[..., None] * cumulative[..., -1:])
+    ids = torch.arange(weights.shape[-1], device=weights.device)
+    last = torch.where(positive, ids, -1).amax(-1)
+    return torch.where(exceeds.any(-1), exceeds.to(torch.uint8).argmax(-1), last)
+
+
+def take_uniforms(
+    uniforms: Tensor | None,
+    generator: torch.Generator | None,
+    shape: tuple[int, ...],
+    device: torch.device,
+) -> Tensor:
+    """The given uniforms, checked, or fresh ones from the given generator: float64 of this shape.
+
+    Raises:
+        InputError: both or neither are given, or the uniforms are not as expected.
+    """
+    if (uniforms is None) == (generator is None):
+        given = "neither" if uniforms is None else "both"
+        raise InputError(f"uniforms, generator: pass exactly one of the two, got {given}.")
+    if uniforms is not None:
+        check_uniforms("uniforms", uniforms, shape, device)
+        return uniforms
+    assert generator is not None
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
+    return drawn.to(device)

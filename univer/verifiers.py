@@ -1,0 +1,346 @@
+"""The grid of verifiers: draft law x allocation x composition, and what one does with a tree.
+
+|  | local | conditional |
+|---|---|---|
+| `rrsw` rule, `without_replacement` | `rrsw` (EAGLE) | `traversal` (Weng et al. 2025) |
+| `ot` rule, `top_residual` | `greedy` (Hu et al. 2025) | `univer` |
+
+A verifier takes a drafted tree, the target's law after every node and the draft law at every
+internal node, and says how far the tree is kept and which token follows. Averaged over trees drawn
+with its draft law, the text follows the target's law exactly (Theorem 4).
+
+Letters: B trees, N nodes, I internal nodes, V vocabulary, D depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from univer.allocation import ALLOCATION
+from univer.composition import COMPOSITION, Judged, Rows, indices, judge, next_token_weights
+from univer.drafting import DRAFTING, DraftTree
+from univer.errors import (
+    InputError,
+    check_choice,
+    check_logit_rows,
+    check_prob_rows,
+    check_rows_shape,
+    check_tokens,
+)
+from univer.filters import Filters
+from univer.sampling import inverse_cdf, take_uniforms
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """One cell of the grid, by the names of its three parts.
+
+    Args:
+        drafting: a name in DRAFTING, the law that the tree was drawn with.
+        allocation: a name in ALLOCATION; it must be lossless for that draft law.
+        composition: a name in COMPOSITION.
+
+    Raises:
+        InputError: an unknown name, or an allocation that is lossy for this draft law.
+
+    Example:
+        >>> Verifier("top_residual", "ot", "conditional") == VERIFIERS["univer"]
+        True
+    """
+
+    drafting: str
+    allocation: str
+    composition: str
+
+    def __post_init__(self) -> None:
+        check_choice("drafting", self.drafting, DRAFTING)
+        check_choice("allocation", self.allocation, ALLOCATION)
+        check_choice("composition", self.composition, COMPOSITION)
+        allowed = ALLOCATION[self.allocation].drafting
+        if self.drafting not in allowed:
+            raise InputError(
+                f"allocation: {self.allocation!r} is not lossless for trees drafted by"
+                f" {self.drafting!r}; it is for {', '.join(allowed)}."
+            )
+
+
+VERIFIERS = {
+    "rrsw": Verifier("without_replacement", "rrsw", "local"),
+    "traversal": Verifier("without_replacement", "rrsw", "conditional"),
+    "greedy": Verifier("top_residual", "ot", "local"),
+    "univer": Verifier("top_residual", "ot", "conditional"),
+}
+
+
+@dataclass(frozen=True)
+class VerifyOutput:
+    """The decision for each tree.
+
+    accepted_nodes: int64 [B, D], node ids from the root's child down, -1 padded.
+    num_accepted: int64 [B]; the acceptance length of the cycle is num_accepted + 1.
+    next_token: int64 [B], the bonus token after a leaf, else the recovered token.
+    tokens: int64 [B, D + 1], the emitted tokens: accepted ones, then the next token, -1 padded.
+    """
+
+    accepted_nodes: Tensor
+    num_accepted: Tensor
+    next_token: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class StopLaw:
+    """The exact law of the decision given each tree: nothing needs to be sampled.
+
+    stop_probs: float64 [B, N], the probability that the cycle stops at each node.
+    next_token_probs(): float64 [B, N, V], the next token's law given that it stops there; a zero
+        row where it cannot.
+    expected_accepted: float64 [B], expected number of accepted draft tokens.
+    """
+
+    stop_probs: Tensor
+    next_token_probs: Callable[[], Tensor]
+    expected_accepted: Tensor
+
+
+def resolve(verifier: str | Verifier) -> Verifier:
+    """The Verifier of this name, or the Verifier itself."""
+    if isinstance(verifier, Verifier):
+        return verifier
+    check_choice("verifier", verifier, VERIFIERS)
+    return VERIFIERS[verifier]
+
+
+def _prob_rows(probs: Tensor, at: dict[int, int]) -> Rows:
+    """Rows of a tensor [B, rows, V] by node id, in float64 and renormalised."""
+
+    def rows(nodes: Sequence[int]) -> Tensor:
+        chosen = probs[:, [at[v] for v in nodes]].double()
+        return chosen / chosen.sum(-1, keepdim=True)
+
+    return rows
+
+
+def _logit_rows(logits: Tensor, at: dict[int, int], filters: Filters) -> Rows:
+    """Laws of logits [B, rows, V] by node id, in float64, made only for the nodes asked for."""
+
+    def rows(nodes: Sequence[int]) -> Tensor:
+        return filters(logits[:, [at[v] for v in nodes]].double())
+
+    return rows
+
+
+def _check_shapes(
+    verifier: str | Verifier, tree: DraftTree, target: Tensor, draft: Tensor, kind: str
+) -> Verifier:
+    verifier = resolve(verifier)
+    if not isinstance(tree, DraftTree):
+        raise InputError(f"tree: expected a DraftTree, got {type(tree).__name__}.")
+    topology, tokens = tree.topology, tree.tokens
+    batch, device = tokens.shape[0], tokens.device
+    vocab = check_rows_shape(f"target_{kind}", target, batch, topology.num_nodes, None, device)
+    if topology.internal:
+        check_rows_shape(f"draft_{kind}", draft, batch, len(topology.internal), vocab, device)
+    check_tokens(topology, tokens, vocab, DRAFTING[verifier.drafting].distinct)
+    return verifier
+
+
+def _present(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+    """Which of these nodes are in each tree, [B, nodes]; the root is, whatever its token."""
+    ids = torch.tensor(nodes, dtype=torch.int64, device=tree.tokens.device)
+    return (tree.tokens[:, ids] >= 0) | (ids == 0)
+
+
+def _judge_probs(
+    verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
+) -> tuple[Verifier, Rows, Judged]:
+    """Check the input of `verify` and `stop_law` and allocate the tree."""
+    verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
+    topology = tree.topology
+    nodes = tuple(range(topology.num_nodes))
+    check_prob_rows("target_probs", target_probs, _present(tree, nodes), nodes)
+    if topology.internal:
+        present = _present(tree, topology.internal)
+        check_prob_rows("draft_probs", draft_probs, present, topology.internal)
+    target = _prob_rows(target_probs, {v: v for v in nodes})
+    draft = _prob_rows(draft_probs, {v: i for i, v in enumerate(topology.internal)})
+    return verifier, target, _judge(verifier, tree, target, draft)
+
+
+def _judge(verifier: Verifier, tree: DraftTree, target: Rows, draft: Rows) -> Judged:
+    return judge(
+        tree.topology,
+        tree.tokens,
+        ALLOCATION[verifier.allocation],
+        COMPOSITION[verifier.composition].conditional,
+        target,
+        draft,
+    )
+
+
+def _stop_nodes(verifier: Verifier, tree: DraftTree, judged: Judged, uniforms: Tensor) -> Tensor:
+    decide = COMPOSITION[verifier.composition].stop_node
+    return decide(tree.topology, judged.acceptance, uniforms[:, :-1])
+
+
+def _emit(
+    tree: DraftTree, judged: Judged, stop: Tensor, target_rows: Tensor, uniforms: Tensor
+) -> VerifyOutput:
+    table = indices(tree.topology, stop.device)
+    weights = next_token_weights(tree.topology, judged, stop, target_rows)
+    next_token = inverse_cdf(weights, uniforms[:, -1])
+    accepted_nodes, num_accepted = table.paths[stop], table.depths[stop]
+    drafted = tree.tokens.gather(1, accepted_nodes.clamp(min=0))
+    tokens = torch.where(accepted_nodes >= 0, drafted, -1)
+    tokens = torch.cat([tokens, tokens.new_full((len(tokens), 1), -1)], 1)
+    tokens = tokens.scatter(1, num_accepted[:, None], next_token[:, None])
+    return VerifyOutput(accepted_nodes, num_accepted, next_token, tokens)
+
+
+def verify(
+    verifier: str | Verifier,
+    tree: DraftTree,
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    *,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> VerifyOutput:
+    """Decide which drafted tokens stay and draw the token that follows them.
+
+    Args:
+        verifier: a name in VERIFIERS or a Verifier.
+        tree: B drafted trees of one topology, drawn with the verifier's draft law.
+        target_probs: [B, N, V], row v the target's law after node v; any floating dtype. Rows of
+            absent nodes are not read.
+        draft_probs: [B, I, V], the law that each internal node's children were drawn from, in the
+            order of topology.internal.
+        uniforms: float64 in [0, 1), [B, N + 1]; slot v decides node v (entering it for a local
+            verifier, accepting it for a conditional one), slot N draws the next token.
+        generator: draws the uniforms instead; exactly one of the two is given.
+
+    Returns:
+        VerifyOutput: accepted nodes, their number, the next token, the emitted tokens.
+
+    Raises:
+        InputError: names the argument and the row that is not as expected (SPEC 10).
+
+    Source: the UniVer paper, Theorem 4; `rrsw` Li et al. 2024, `traversal` Weng et al. 2025,
+    `greedy` Hu et al. 2025.
+
+    Example:
+        >>> from univer import DraftTree, Topology
+        >>> tree = DraftTree(Topology.parse("2x1"), torch.tensor([[0, 1, 2]]))
+        >>> target = torch.tensor([[[0.2, 0.5, 0.3]]]).repeat(1, 3, 1)
+        >>> draft = torch.tensor([[[0.3, 0.6, 0.1]]])
+        >>> uniforms = torch.tensor([[0.5, 0.9, 0.9, 0.1]], dtype=torch.float64)
+        >>> verify("univer", tree, target, draft, uniforms=uniforms).tokens
+        tensor([[2, 0]])
+    """
+    verifier, _, judged = _judge_probs(verifier, tree, target_probs, draft_probs)
+    batch, nodes = tree.tokens.shape
+    uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
+    stop = _stop_nodes(verifier, tree, judged, uniforms)
+    trees = torch.arange(batch, device=stop.device)
+    rows = target_probs[trees, stop].double()
+    return _emit(tree, judged, stop, rows / rows.sum(-1, keepdim=True), uniforms)
+
+
+def verify_logits(
+    verifier: str | Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> VerifyOutput:
+    """`verify` from logits: the same answer, without a law for a leaf it does not stop at.
+
+    Args:
+        verifier: a name in VERIFIERS or a Verifier.
+        tree: as in `verify`.
+        target_logits: [B, N, V]; any floating dtype, -inf for tokens that cannot come.
+        draft_logits: [B, I, V].
+        temperature: shapes both laws; at 0 both are one-hot on their largest logit.
+        uniforms: as in `verify`.
+        generator: as in `verify`.
+
+    Returns:
+        VerifyOutput, as `verify` with the laws softmax(logits / temperature).
+
+    Raises:
+        InputError: as in `verify`; of the logits, only rows that are read are looked at.
+
+    Example:
+        >>> from univer import DraftTree, Topology
+        >>> tree = DraftTree(Topology.parse("chain:1"), torch.tensor([[0, 1]]))
+        >>> logits = torch.tensor([[[0.0, 2.0, 0.0], [3.0, 0.0, 0.0]]])
+        >>> uniforms = torch.full((1, 3), 0.5, dtype=torch.float64)
+        >>> verify_logits("univer", tree, logits, logits[:, :1], uniforms=uniforms).tokens
+        tensor([[1, 0]])
+    """
+    filters = Filters(temperature)
+    verifier = _check_shapes(verifier, tree, target_logits, draft_logits, "logits")
+    topology = tree.topology
+    inner = topology.internal
+    if inner:
+        present = _present(tree, inner)
+        check_logit_rows("target_logits", target_logits[:, list(inner)], present, inner)
+        check_logit_rows("draft_logits", draft_logits, present, inner)
+    batch, nodes = tree.tokens.shape
+    uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
+    judged = _judge(
+        verifier,
+        tree,
+        _logit_rows(target_logits, {v: v for v in range(nodes)}, filters),
+        _logit_rows(draft_logits, {v: i for i, v in enumerate(inner)}, filters),
+    )
+    stop = _stop_nodes(verifier, tree, judged, uniforms)
+    rows = target_logits[torch.arange(batch, device=stop.device), stop]
+    bad = ~rows.amax(-1).isfinite()
+    if bad.any():
+        t = int(bad.nonzero()[0])
+        check_logit_rows("target_logits", rows[:, None], bad[:, None], (int(stop[t]),))
+    return _emit(tree, judged, stop, filters(rows.double()), uniforms)
+
+
+def stop_law(
+    verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
+) -> StopLaw:
+    """The exact law of (stop node, next token) given each tree, and its expected length.
+
+    Args and errors as in `verify`, without randomness.
+
+    Returns:
+        StopLaw: stop_probs [B, N], next_token_probs() [B, N, V], expected_accepted [B].
+
+    Example:
+        >>> from univer import DraftTree, Topology
+        >>> tree = DraftTree(Topology.parse("2x1"), torch.tensor([[0, 1, 2]]))
+        >>> target = torch.tensor([[[0.2, 0.5, 0.3]]], dtype=torch.float64).repeat(1, 3, 1)
+        >>> draft = torch.tensor([[[0.3, 0.6, 0.1]]], dtype=torch.float64)
+        >>> stop_law("univer", tree, target, draft).expected_accepted
+        tensor([1.], dtype=torch.float64)
+    """
+    verifier, target, judged = _judge_probs(verifier, tree, target_probs, draft_probs)
+    topology = tree.topology
+    stop_probs = COMPOSITION[verifier.composition].stop_probs(topology, judged.acceptance)
+
+    def next_token_probs() -> Tensor:
+        laws = torch.zeros(*target_probs.shape, dtype=torch.float64, device=stop_probs.device)
+        laws[:, list(topology.leaves)] = target(topology.leaves)
+        for layer, residual in zip(topology.layers, judged.residuals, strict=True):
+            mass = residual.sum(-1, keepdim=True)
+            # Rounding may leave a node without residual: then its target law, as in `verify`.
+            law = torch.where(mass > 0, residual / mass, target(layer.nodes))
+            laws[:, list(layer.nodes)] = law
+        return torch.where((stop_probs > 0)[..., None], laws, 0.0)
+
+    depths = indices(topology, stop_probs.device).depths
+    return StopLaw(stop_probs, next_token_probs, (stop_probs * depths).sum(-1))
