@@ -63,7 +63,7 @@ def tree_laws(tree: Tree, target: NextLaw, draft: NextLaw) -> tuple[Law, Law]:
 
     def rows(law: NextLaw, nodes: range | tuple[int, ...]) -> Law:
         chosen = [law(node_path(tree, v) if tree.tokens[v] >= 0 else ()) for v in nodes]
-        return np.array(chosen).reshape(len(chosen), -1)
+        return np.array(chosen) if chosen else np.empty((0, len(law(()))))
 
     topology = tree.topology
     return rows(target, range(topology.num_nodes)), rows(draft, topology.internal)

@@ -66,14 +66,14 @@ def layer_optimum(
     programme = _Programme()
     for token, prob in enumerate(p):
         programme.row(("lossless", token), float(scale) * prob)
+    # A variable is a mass times its outcome's probability: HiGHS drops coefficients below 1e-9.
     for outcome, (children, chance) in enumerate(children_law(drafting, draft, arity)):
-        weight = float(chance)
-        programme.row(("whole", outcome), 1.0)
+        programme.row(("whole", outcome), float(chance))
         programme.variable(0.0, [(("whole", outcome), 1.0)])  # rejection mass
         for token in range(len(p)):
             # the token's mass: accepted if it is a child, residual otherwise
-            gain = weight if token in children else 0.0
-            programme.variable(gain, [(("whole", outcome), 1.0), (("lossless", token), weight)])
+            gain = float(token in children)
+            programme.variable(gain, [(("whole", outcome), 1.0), (("lossless", token), 1.0)])
     return programme.maximum()
 
 
@@ -97,12 +97,15 @@ def tree_optimum(drafting: str, topology: TopologyLike, target: NextLaw, draft: 
     def passing(tokens: tuple[int, ...]) -> Iterable[tuple[object, float]]:
         """Coefficients of a unit of output `tokens` in the lossless equations of its prefixes.
 
-        Equation (s, t): mass beginning with (s, t) - M_b(t given s) x mass going beyond s = 0.
+        Equation (s, t): mass beginning with (s, t) - M_b(t given s) x mass going beyond s = 0. The
+        one of the most probable t follows from the others; without it, dropping a coefficient
+        below 1e-9 cannot make the equations contradict each other.
         """
         for length in range(len(tokens)):
             prefix, following = tokens[:length], tokens[length]
             for token, prob in enumerate(laws[prefix]):
-                yield ("lossless", prefix, token), float(token == following) - prob
+                if token != laws[prefix].argmax():
+                    yield ("lossless", prefix, token), float(token == following) - prob
 
     for prefix, stops in stopping.items():
         for number, gain in stops:

@@ -1,0 +1,35 @@
+# Everything needs only Python >= 3.11, make and a package index: each target sets up what it uses.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: help demo test lint clean
+
+help:
+	@echo "make demo    all four verifiers on a real language model, a table and a verdict (minutes)"
+	@echo "             options: make demo ARGS='--minutes 1 --topology 3x3'; ARGS=--help lists them"
+	@echo "make test    lint, types, doctests and tests on all cores"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make clean   remove the virtual environment and caches"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    f"UniVer needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=.")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[llm,test,dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m gpu_runs.demo $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

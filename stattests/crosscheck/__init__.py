@@ -1,0 +1,1 @@
+"""torch against the oracle: the same trees, laws and uniforms must give the same answer."""

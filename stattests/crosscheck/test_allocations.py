@@ -1,0 +1,69 @@
+"""Every row of ALLOCATION is locally lossless for the draft laws it names, at every scale.
+
+Definition 1 for the torch rules themselves: averaged over the children that the draft law can draw,
+each token's mass is s p(t); each outcome's masses sum to 1. And a pair that the table leaves out is
+refused for a reason: it is lossy.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference.drafting import children_law
+from stattests.crosscheck.both import FLOAT64_TOLERANCE
+from stattests.strategies import Weights, fractions, law_pairs, scales
+from univer import DRAFTING, InputError, Verifier
+from univer.allocation import ALLOCATION
+
+PAIRS = [(rule, drafting) for rule in sorted(ALLOCATION) for drafting in sorted(DRAFTING)]
+NAMED = [pair for pair in PAIRS if pair[1] in ALLOCATION[pair[0]].drafting]
+LEFT_OUT = [pair for pair in PAIRS if pair not in NAMED]
+
+
+def mean_masses(rule: str, drafting: str, scale: Fraction, target: Any, draft: Any, m: int) -> Any:
+    """Mean mass of each token [V] over the draft law's outcomes, checked to sum to 1 in each."""
+    outcomes = list(children_law(drafting, draft, m))
+    n = len(outcomes)
+    children = torch.tensor([drawn for drawn, _ in outcomes])
+    masses = ALLOCATION[rule].allocate(
+        torch.full((n,), float(scale), dtype=torch.float64),
+        torch.tensor(np.tile(target.astype(np.float64), (n, 1))),
+        torch.tensor(np.tile(draft.astype(np.float64), (n, 1))),
+        children,
+    )
+    by_token = masses.residual.clone()
+    present = children >= 0
+    accepted = torch.where(present, masses.child_acceptance, 0.0)
+    by_token.scatter_add_(1, children.clamp(min=0), accepted)
+    whole = by_token.sum(-1) + masses.rejection_mass
+    assert (whole - 1).abs().max() <= FLOAT64_TOLERANCE
+    assert min(by_token.min(), masses.rejection_mass.min()) >= 0
+    chances = torch.tensor([float(chance) for _, chance in outcomes], dtype=torch.float64)
+    return (chances[:, None] * by_token).sum(0).numpy()
+
+
+@pytest.mark.parametrize(("rule", "drafting"), NAMED)
+@given(pair=st.integers(2, 5).flatmap(law_pairs), scale=scales, arity=st.integers(1, 4))
+def test_rule_is_locally_lossless_for_its_draft_laws(
+    rule: str, drafting: str, pair: tuple[Weights, Weights], scale: Fraction, arity: int
+) -> None:
+    target, draft = map(fractions, pair)
+    mean = mean_masses(rule, drafting, scale, target, draft, arity)
+    exact = (scale * target).astype(np.float64)
+    assert np.abs(mean - exact).max() <= FLOAT64_TOLERANCE
+
+
+@pytest.mark.parametrize(("rule", "drafting"), LEFT_OUT)
+def test_pair_that_is_left_out_is_lossy_and_refused(rule: str, drafting: str) -> None:
+    target, draft = fractions((2, 8, 0, 3)), fractions((1, 1, 8, 2))
+    mean = mean_masses(rule, drafting, Fraction(1), target, draft, 2)
+    assert np.abs(mean - target.astype(np.float64)).max() > 0.01
+    with pytest.raises(InputError, match=f"allocation: '{rule}' is not lossless"):
+        Verifier(drafting, rule, "local")

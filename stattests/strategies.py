@@ -1,0 +1,122 @@
+"""Hypothesis strategies for laws, trees and toy language models (needs the `test` extra).
+
+Laws are exact fractions built from small whole numbers, so that they have zeros, ties, one-hot and
+peaked rows as often as plain ones, and shrink to readable ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import perm
+from zlib import crc32
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from univer.topology import Topology
+
+MAX_TREES = 120  # drafted trees a toy: exact fractions take about a millisecond each
+WEIGHTS = st.sampled_from([0, 1, 1, 2, 3, 5, 10**9])  # 10^9: all but a billionth on one token
+
+Weights = tuple[int, ...]
+FractionLaw = NDArray[np.object_]
+
+
+def fractions(weights: Weights) -> FractionLaw:
+    """The law with these weights, in fractions."""
+    total = sum(weights)
+    law = np.empty(len(weights), dtype=object)
+    law[:] = [Fraction(weight, total) for weight in weights]
+    return law
+
+
+def weights(vocab: int) -> st.SearchStrategy[Weights]:
+    """Whole numbers, not all zero, that make a law."""
+    one_hot = st.integers(0, vocab - 1).map(lambda t: tuple(int(t == x) for x in range(vocab)))
+    plain = st.tuples(*[WEIGHTS] * vocab).filter(any)
+    return st.one_of(plain, plain, plain, one_hot)
+
+
+@st.composite
+def law_pairs(draw: st.DrawFn, vocab: int) -> tuple[Weights, Weights]:
+    """Target and draft weights: unrelated, equal, or with disjoint supports."""
+    target = draw(weights(vocab))
+    kind = draw(st.sampled_from(["unrelated", "unrelated", "equal", "disjoint"]))
+    if kind == "equal":
+        return target, target
+    draft = draw(weights(vocab))
+    if kind == "disjoint":
+        apart = tuple(w if not t else 0 for w, t in zip(draft, target, strict=True))
+        return target, apart if any(apart) else draft
+    return target, draft
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A language model small enough to enumerate: a pool of laws, chosen by the whole prefix."""
+
+    vocab: int
+    parents: tuple[int, ...]
+    pool: tuple[tuple[Weights, Weights], ...]
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The shape of its draft trees."""
+        return Topology(self.parents)
+
+    def _pair(self, prefix: tuple[int, ...]) -> tuple[Weights, Weights]:
+        return self.pool[crc32(bytes(prefix)) % len(self.pool)]
+
+    def target(self, prefix: tuple[int, ...]) -> FractionLaw:
+        """Target law after a prefix."""
+        return fractions(self._pair(prefix)[0])
+
+    def draft(self, prefix: tuple[int, ...]) -> FractionLaw:
+        """Draft law after a prefix."""
+        return fractions(self._pair(prefix)[1])
+
+
+def max_trees(topology: Topology, vocab: int) -> int:
+    """An upper bound on the number of different trees that can be drafted."""
+    bound = 1
+    for node in topology.internal:
+        bound *= perm(vocab, min(vocab, len(topology.children(node))))
+    return bound
+
+
+@st.composite
+def topologies(draw: st.DrawFn, max_nodes: int = 7, max_arity: int = 3) -> Topology:
+    """Ragged trees: leaves at any depth, arities from 1, the empty tree now and then."""
+    parents = [-1]
+    for node in range(1, draw(st.integers(1, max_nodes))):
+        # Parents that never decrease give every tree in level order.
+        first = parents[-1] if node > 1 else 0
+        if parents.count(first) >= max_arity:
+            first += 1
+        parents.append(draw(st.integers(first, node - 1)))
+    return Topology(tuple(parents))
+
+
+@st.composite
+def toys(
+    draw: st.DrawFn,
+    shapes: st.SearchStrategy[Topology] | None = None,
+    max_drafted: int = MAX_TREES,
+) -> Toy:
+    """Toy models whose laws depend on the prefix, on ragged trees."""
+    topology = draw(topologies() if shapes is None else shapes)
+    sizes = [vocab for vocab in (5, 4, 3, 2) if max_trees(topology, vocab) <= max_drafted] or [2]
+    vocab = draw(st.sampled_from(sizes))
+    pool = draw(st.lists(law_pairs(vocab), min_size=1, max_size=6))
+    return Toy(vocab, topology.parents, tuple(pool))
+
+
+def chains(max_depth: int = 3) -> st.SearchStrategy[Topology]:
+    """Trees with one child a node."""
+    return st.integers(1, max_depth).map(lambda d: Topology(tuple(range(-1, d))))
+
+
+scales = st.fractions(0, 1, max_denominator=12)  # p~_v, the acceptance of a node's own prefix

@@ -1,0 +1,1 @@
+"""The paper's theorems, each in one file, in exact fractions."""
