@@ -17,7 +17,7 @@ Letters: B trees, N nodes, n nodes of a layer, m arity, V vocabulary, D depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,7 +27,20 @@ from torch import Tensor
 from univer.allocation import Allocation, ratio
 from univer.topology import Topology
 
-Rows = Callable[[Sequence[int]], Tensor]  # node ids -> their laws, float64 [B, n, V]
+Rows = Callable[[Tensor], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
+
+
+@dataclass(frozen=True)
+class LayerIndices:
+    """One layer: its nodes [n], their child slots [n, m], their rows of draft_probs [n].
+
+    `position` [N] says where in the layer a node is, -1 if it is not.
+    """
+
+    nodes: Tensor
+    slots: Tensor
+    draft_rows: Tensor
+    position: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,7 @@ class Indices:
     post_order: Tensor  # [N]
     depths: Tensor  # [N]
     paths: Tensor  # [N, D]: nodes from the root's child to v, -1 padded
-    layers: tuple[tuple[Tensor, Tensor], ...]  # nodes [n], child slots [n, m]
-    positions: tuple[Tensor, ...]  # one a layer, [N]: where in the layer v is, or -1
+    layers: tuple[LayerIndices, ...]
 
 
 @lru_cache(maxsize=64)
@@ -48,18 +60,25 @@ def indices(topology: Topology, device: torch.device) -> Indices:
     def tensor(values: object) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
-    paths = [topology.path(v) for v in range(topology.num_nodes)]
+    nodes = range(topology.num_nodes)
+    paths = [topology.path(v) for v in nodes]
     padded = [[*path, *[-1] * (topology.depth - len(path))] for path in paths]
-    positions = [
-        [layer.nodes.index(v) if v in layer.nodes else -1 for v in range(topology.num_nodes)]
+    layers = tuple(
+        LayerIndices(
+            nodes=tensor(layer.nodes),
+            slots=tensor(layer.children),
+            draft_rows=tensor([topology.internal.index(v) for v in layer.nodes]),
+            position=tensor(
+                [layer.nodes.index(v) if v in layer.nodes else -1 for v in nodes],
+            ),
+        )
         for layer in topology.layers
-    ]
+    )
     return Indices(
         post_order=tensor(topology.post_order),
         depths=tensor(topology.depths),
         paths=tensor(padded).view(topology.num_nodes, topology.depth),
-        layers=tuple((tensor(layer.nodes), tensor(layer.children)) for layer in topology.layers),
-        positions=tuple(map(tensor, positions)),
+        layers=layers,
     )
 
 
@@ -86,29 +105,28 @@ def judge(
         tokens: int64 [B, N].
         allocation: the rule of one layer.
         conditional: whether a child's layer is scaled by its prefix acceptance (else by 1).
-        target: laws of given nodes.
-        draft: draft laws of given internal nodes.
+        target: laws by row of target_probs (one a node).
+        draft: laws by row of draft_probs (one an internal node).
     """
     batch = tokens.shape[0]
     scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
     acceptance = torch.ones_like(scale)
     residuals = []
-    for layer, (nodes, slots) in zip(
-        topology.layers, indices(topology, tokens.device).layers, strict=True
-    ):
+    for layer in indices(topology, tokens.device).layers:
+        nodes, slots = layer.nodes, layer.slots
         children = tokens[:, slots]
         masses = allocation.allocate(
             scale[:, nodes].flatten(),
-            target(layer.nodes).flatten(0, 1),
-            draft(layer.nodes).flatten(0, 1),
+            target(nodes).flatten(0, 1),
+            draft(layer.draft_rows).flatten(0, 1),
             children.flatten(0, 1),
         )
-        shape = (batch, len(layer.nodes))
+        shape = (batch, len(nodes))
         # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0. The
         # root is there whatever its token.
         present = (tokens[:, nodes] >= 0) | (nodes == 0)
-        accepted = torch.where(children >= 0, masses.child_acceptance.view(*shape, -1), 0.0)
-        residual = masses.residual.view(*shape, -1)
+        accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)
+        residual = masses.residual.view(*shape, masses.residual.shape[-1])
         residual_mass = torch.where(present, residual.sum(-1), 0.0)
         beyond = residual_mass + masses.rejection_mass.view(shape)
         # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
@@ -133,7 +151,8 @@ def _exclusive_product(probs: Tensor) -> Tensor:
 def _local_stop_probs(topology: Topology, acceptance: Tensor) -> Tensor:
     stop = torch.zeros_like(acceptance)
     stop[:, 0] = 1.0  # from here on: the probability of being entered, until a layer spreads it
-    for nodes, slots in indices(topology, acceptance.device).layers:
+    for layer in indices(topology, acceptance.device).layers:
+        nodes, slots = layer.nodes, layer.slots
         entered = acceptance[:, slots]
         reached = stop[:, nodes]
         stop[:, slots] = reached[..., None] * _exclusive_product(entered) * entered
@@ -153,7 +172,8 @@ def _local_stop_node(topology: Topology, acceptance: Tensor, uniforms: Tensor) -
     passes = uniforms < acceptance
     on_path = torch.zeros_like(passes)
     on_path[:, 0] = True
-    for nodes, slots in indices(topology, acceptance.device).layers:
+    for layer in indices(topology, acceptance.device).layers:
+        nodes, slots = layer.nodes, layer.slots
         tried = passes[:, slots]
         first = tried & (tried.cumsum(-1) == 1)
         on_path[:, slots] = on_path[:, nodes][..., None] & first
@@ -207,10 +227,9 @@ def next_token_weights(
     """
     weights = target_rows
     trees = torch.arange(stop.shape[0], device=stop.device)
-    for position, residual in zip(
-        indices(topology, stop.device).positions, judged.residuals, strict=True
-    ):
-        at = position[stop]
+    layers = indices(topology, stop.device).layers
+    for layer, residual in zip(layers, judged.residuals, strict=True):
+        at = layer.position[stop]
         chosen = residual[trees, at.clamp(min=0)]
         use = (at >= 0) & (chosen.sum(-1) > 0)
         weights = torch.where(use[:, None], chosen, weights)

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from univer.errors import InputError, check_choice, check_uniforms
+from univer.errors import (
+    InputError,
+    check_choice,
+    check_logit_rows,
+    check_prob_rows,
+    check_uniforms,
+)
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
 
@@ -161,11 +167,15 @@ def draft_children(
     if arity < 1:
         raise InputError(f"arity: expected an integer >= 1, got {arity}.")
     check_uniforms("uniforms", uniforms, (draft_probs.shape[0], arity), draft_probs.device)
-    if scores is not None and scores.shape != draft_probs.shape:
-        raise InputError(
-            f"scores: expected the shape of draft_probs, {list(draft_probs.shape)},"
-            f" got {list(scores.shape)}."
-        )
+    everywhere = torch.ones(len(draft_probs), dtype=torch.bool, device=draft_probs.device)
+    check_prob_rows("draft_probs", draft_probs, everywhere, lambda index: f"row {index[0]}")
+    if scores is not None:
+        if scores.shape != draft_probs.shape:
+            raise InputError(
+                f"scores: expected the shape of draft_probs, {list(draft_probs.shape)},"
+                f" got {list(scores.shape)}."
+            )
+        check_logit_rows("scores", scores, everywhere, lambda index: f"row {index[0]}")
     return DRAFTING[drafting].draw(draft_probs, uniforms, scores)
 
 
@@ -199,6 +209,7 @@ def draft_tree(
     """
     check_choice("drafting", drafting, DRAFTING)
     uniforms = take_uniforms(uniforms, generator, (root.shape[0], topology.num_nodes), root.device)
+    law = DRAFTING[drafting]
     tokens = root.new_full((root.shape[0], topology.num_nodes), -1)
     tokens[:, 0] = root
     laws = []
@@ -212,13 +223,11 @@ def draft_tree(
             if layer.nodes[0] not in nodes:
                 continue
             at = [nodes.index(v) for v in layer.nodes]
-            children = draft_children(
-                drafting,
+            children = law.draw(
                 probs[:, at].flatten(0, 1),
-                layer.arity,
                 uniforms[:, layer.children].flatten(0, 1),
                 None if scores is None else scores[:, at].flatten(0, 1),
-            ).view(-1, len(at), layer.arity)
+            ).view(len(root), len(at), layer.arity)
             # Node 0 is present whatever its token: an unknown root is written as -1.
             present = (tokens[:, layer.nodes] >= 0) | (layer.nodes[0] == 0)
             tokens[:, layer.children] = torch.where(present[..., None], children, -1)

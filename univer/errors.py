@@ -7,7 +7,7 @@ Letters: B trees, N nodes, I internal nodes, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,15 +62,23 @@ def _first(bad: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in bad.nonzero()[0])
 
 
-def check_prob_rows(argument: str, rows: Tensor, present: Tensor, nodes: tuple[int, ...]) -> None:
-    """Check that the rows [B, n, V] of present nodes [B, n] are probability laws."""
+Place = Callable[[tuple[int, ...]], str]  # how the sentence names the row at an index
+
+
+def node_in_tree(nodes: Sequence[int]) -> Place:
+    """Name rows [B, n] by node and tree."""
+    return lambda index: f"the row of node {nodes[index[1]]} in tree {index[0]}"
+
+
+def check_prob_rows(argument: str, rows: Tensor, present: Tensor, place: Place) -> None:
+    """Check that the rows [..., V] that are present [...] are probability laws."""
     total = rows.sum(-1, dtype=torch.float64)
     # NaN and infinity fail the comparison of the sum, a negative number that of the minimum.
     bad = present & ~(((total - 1).abs() <= ROW_SUM_TOLERANCE) & (rows.amin(-1) >= 0))
     if not bad.any():
         return
-    tree, i = _first(bad)
-    row, where = rows[tree, i], f"{argument}: the row of node {nodes[i]} in tree {tree}"
+    index = _first(bad)
+    row, where = rows[index], f"{argument}: {place(index)}"
     if not row.isfinite().all():
         raise InputError(f"{where} holds NaN or infinity; probabilities must be finite.")
     if (row < 0).any():
@@ -78,17 +86,16 @@ def check_prob_rows(argument: str, rows: Tensor, present: Tensor, nodes: tuple[i
             f"{where} holds {row.min().item():.6g}; probabilities must not be negative"
             " (were logits passed? verify_logits takes those)."
         )
-    raise InputError(f"{where} sums to {total[tree, i].item():.6g}; a law must sum to 1.")
+    raise InputError(f"{where} sums to {total[index].item():.6g}; a law must sum to 1.")
 
 
-def check_logit_rows(argument: str, rows: Tensor, present: Tensor, nodes: tuple[int, ...]) -> None:
-    """Check that the rows [B, n, V] of present nodes hold logits: no NaN, no +inf, not all -inf."""
+def check_logit_rows(argument: str, rows: Tensor, present: Tensor, place: Place) -> None:
+    """Check that the present rows [..., V] hold logits: no NaN, no +inf, not all -inf."""
     bad = present & ~rows.amax(-1).isfinite()
     if bad.any():
-        tree, i = _first(bad)
         raise InputError(
-            f"{argument}: the row of node {nodes[i]} in tree {tree} holds NaN, +inf or nothing but"
-            " -inf; logits must be below +inf and at least one must be finite."
+            f"{argument}: {place(_first(bad))} holds NaN, +inf or nothing but -inf;"
+            " logits must be below +inf and at least one must be finite."
         )
 
 

@@ -30,6 +30,7 @@ from univer.errors import (
     check_prob_rows,
     check_rows_shape,
     check_tokens,
+    node_in_tree,
 )
 from univer.filters import Filters
 from univer.sampling import inverse_cdf, take_uniforms
@@ -115,23 +116,10 @@ def resolve(verifier: str | Verifier) -> Verifier:
     return VERIFIERS[verifier]
 
 
-def _prob_rows(probs: Tensor, at: dict[int, int]) -> Rows:
-    """Rows of a tensor [B, rows, V] by node id, in float64 and renormalised."""
-
-    def rows(nodes: Sequence[int]) -> Tensor:
-        chosen = probs[:, [at[v] for v in nodes]].double()
-        return chosen / chosen.sum(-1, keepdim=True)
-
-    return rows
-
-
-def _logit_rows(logits: Tensor, at: dict[int, int], filters: Filters) -> Rows:
-    """Laws of logits [B, rows, V] by node id, in float64, made only for the nodes asked for."""
-
-    def rows(nodes: Sequence[int]) -> Tensor:
-        return filters(logits[:, [at[v] for v in nodes]].double())
-
-    return rows
+def _renormalise(probs: Tensor) -> Tensor:
+    """The laws [..., V] in float64: float32 rows sum to 1 only within their rounding."""
+    probs = probs.double()
+    return probs / probs.sum(-1, keepdim=True)
 
 
 def _check_shapes(
@@ -162,12 +150,18 @@ def _judge_probs(
     verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     nodes = tuple(range(topology.num_nodes))
-    check_prob_rows("target_probs", target_probs, _present(tree, nodes), nodes)
+    check_prob_rows("target_probs", target_probs, _present(tree, nodes), node_in_tree(nodes))
     if topology.internal:
         present = _present(tree, topology.internal)
-        check_prob_rows("draft_probs", draft_probs, present, topology.internal)
-    target = _prob_rows(target_probs, {v: v for v in nodes})
-    draft = _prob_rows(draft_probs, {v: i for i, v in enumerate(topology.internal)})
+        place = node_in_tree(topology.internal)
+        check_prob_rows("draft_probs", draft_probs, present, place)
+
+    def target(rows: Tensor) -> Tensor:
+        return _renormalise(target_probs[:, rows])
+
+    def draft(rows: Tensor) -> Tensor:
+        return _renormalise(draft_probs[:, rows])
+
     return verifier, target, _judge(verifier, tree, target, draft)
 
 
@@ -246,8 +240,7 @@ def verify(
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     stop = _stop_nodes(verifier, tree, judged, uniforms)
     trees = torch.arange(batch, device=stop.device)
-    rows = target_probs[trees, stop].double()
-    return _emit(tree, judged, stop, rows / rows.sum(-1, keepdim=True), uniforms)
+    return _emit(tree, judged, stop, _renormalise(target_probs[trees, stop]), uniforms)
 
 
 def verify_logits(
@@ -291,22 +284,25 @@ def verify_logits(
     inner = topology.internal
     if inner:
         present = _present(tree, inner)
-        check_logit_rows("target_logits", target_logits[:, list(inner)], present, inner)
-        check_logit_rows("draft_logits", draft_logits, present, inner)
+        place = node_in_tree(inner)
+        check_logit_rows("target_logits", target_logits[:, list(inner)], present, place)
+        check_logit_rows("draft_logits", draft_logits, present, place)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     judged = _judge(
         verifier,
         tree,
-        _logit_rows(target_logits, {v: v for v in range(nodes)}, filters),
-        _logit_rows(draft_logits, {v: i for i, v in enumerate(inner)}, filters),
+        lambda rows: filters(target_logits[:, rows].double()),
+        lambda rows: filters(draft_logits[:, rows].double()),
     )
     stop = _stop_nodes(verifier, tree, judged, uniforms)
     rows = target_logits[torch.arange(batch, device=stop.device), stop]
-    bad = ~rows.amax(-1).isfinite()
-    if bad.any():
-        t = int(bad.nonzero()[0])
-        check_logit_rows("target_logits", rows[:, None], bad[:, None], (int(stop[t]),))
+    check_logit_rows(
+        "target_logits",
+        rows,
+        torch.ones_like(stop, dtype=torch.bool),
+        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
+    )
     return _emit(tree, judged, stop, filters(rows.double()), uniforms)
 
 
@@ -331,16 +327,16 @@ def stop_law(
     verifier, target, judged = _judge_probs(verifier, tree, target_probs, draft_probs)
     topology = tree.topology
     stop_probs = COMPOSITION[verifier.composition].stop_probs(topology, judged.acceptance)
+    table = indices(topology, stop_probs.device)
 
     def next_token_probs() -> Tensor:
         laws = torch.zeros(*target_probs.shape, dtype=torch.float64, device=stop_probs.device)
-        laws[:, list(topology.leaves)] = target(topology.leaves)
-        for layer, residual in zip(topology.layers, judged.residuals, strict=True):
+        leaves = list(topology.leaves)
+        laws[:, leaves] = target(torch.tensor(leaves, device=laws.device))
+        for layer, residual in zip(table.layers, judged.residuals, strict=True):
             mass = residual.sum(-1, keepdim=True)
             # Rounding may leave a node without residual: then its target law, as in `verify`.
-            law = torch.where(mass > 0, residual / mass, target(layer.nodes))
-            laws[:, list(layer.nodes)] = law
+            laws[:, layer.nodes] = torch.where(mass > 0, residual / mass, target(layer.nodes))
         return torch.where((stop_probs > 0)[..., None], laws, 0.0)
 
-    depths = indices(topology, stop_probs.device).depths
-    return StopLaw(stop_probs, next_token_probs, (stop_probs * depths).sum(-1))
+    return StopLaw(stop_probs, next_token_probs, (stop_probs * table.depths).sum(-1))

@@ -1,0 +1,1 @@
+"""Tests of everything but the theorems and the comparison with the reference."""

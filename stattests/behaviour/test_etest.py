@@ -1,0 +1,135 @@
+"""The e-test keeps its promises: exactly where it can be enumerated, by simulation elsewhere."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import exp, inf, log
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import gammaln
+
+from stattests.budget import ALPHA_RUN, BETA, PIT_CELLS
+from stattests.etest import (
+    combine,
+    concentration,
+    detectable_tv,
+    log_e,
+    noncentrality,
+    pit_counts,
+    pit_log_e,
+    pit_values,
+    required_n,
+)
+from stattests.strategies import weights
+from stattests.streams import numpy_generator
+
+
+@settings(max_examples=30)
+@given(
+    law=st.integers(2, 4).flatmap(weights), n=st.integers(0, 6), c=st.sampled_from([0.1, 1.0, 50.0])
+)
+def test_mean_of_e_under_the_null_is_one(law: tuple[int, ...], n: int, c: float) -> None:
+    """Over every table of n counts, so that Ville's bound holds: E is a martingale."""
+    p = np.array(law) / sum(law)
+    mean = 0.0
+    for counts in product(range(n + 1), repeat=len(p)):
+        if sum(counts) == n and all(x == 0 or q > 0 for x, q in zip(counts, p, strict=True)):
+            x = np.array(counts)
+            ways = gammaln(n + 1) - gammaln(x + 1).sum()
+            log_prob = ways + (x[p > 0] * np.log(p[p > 0])).sum()
+            mean += exp(log_prob + log_e(x, p, c))
+    assert mean == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_forbidden_token_is_proof() -> None:
+    assert log_e([10, 1], [1.0, 0.0], 5.0) == inf
+    assert combine([0.0, inf, -50.0]) == inf
+    assert log_e([10, 0], [1.0, 0.0], 5.0) == 0.0
+
+
+def test_combining_keeps_the_mean_at_one_and_one_strong_witness() -> None:
+    assert combine([]) == 0.0
+    assert combine([log(2.0)]) == pytest.approx(log(2.0))
+    values = [log(3.0), log(0.5)]
+    assert combine(values) == pytest.approx(log(0.5 * 1.5 + 0.5 * 1.75))
+    assert combine([40.0, -300.0]) > 38
+
+
+@pytest.mark.parametrize(
+    ("delta", "published"), [(0.005, 1.72e6), (0.01, 430e3), (0.002, 10.8e6), (0.001, 43e6)]
+)
+def test_sample_sizes_are_the_published_ones(delta: float, published: float) -> None:
+    fixed_n = noncentrality(64) / (4 * delta**2)
+    assert fixed_n == pytest.approx(published, rel=0.005)
+    assert required_n(64, delta) == pytest.approx(1.15 * published, rel=0.005)
+    assert detectable_tv(required_n(64, delta)) == pytest.approx(delta, rel=1e-4)
+
+
+@pytest.mark.stat
+def test_a_bias_is_caught_within_its_prediction() -> None:
+    """300 runs at the required n, error spread evenly (the hardest): all caught.
+
+    With power .999 the chance that more than 4 of 300 are missed is below 1e-5.
+    """
+    cells, delta = 16, 0.05
+    n, c = required_n(cells, delta), concentration(cells, 1.0, delta)
+    null = np.full(cells, 1 / cells)
+    biased = null * np.where(np.arange(cells) % 2, 1 + 2 * delta, 1 - 2 * delta)
+    assert np.abs(biased - null).sum() / 2 == pytest.approx(delta)
+    draws = numpy_generator("power").multinomial(n, biased, size=300)
+    missed = sum(log_e(x, null, c) < -log(ALPHA_RUN) for x in draws)
+    assert missed <= 4, f"{missed} of 300 missed; promised {BETA}"
+
+
+@pytest.mark.stat
+def test_false_alarms_stay_below_ville_at_every_look() -> None:
+    """2 000 honest runs, looked at 50 times each, at a level where alarms can be seen.
+
+    At a = .05 at most 100 are expected to ever cross; more than 160 has probability below 1e-8.
+    """
+    null = np.array([0.5, 0.3, 0.15, 0.05])
+    c = concentration(4, 1.0, 0.1)
+    steps = numpy_generator("alarms").multinomial(20, null, size=(2000, 50)).cumsum(1)
+    crossed = sum(any(log_e(x, null, c) >= log(20) for x in run) for run in steps)
+    assert crossed <= 160
+
+
+@pytest.mark.stat
+def test_pit_values_are_uniform_for_the_target_and_not_for_the_draft() -> None:
+    """Tokens drawn from p pass, tokens drawn from q fail; the order may depend on p and q."""
+    generator = numpy_generator("pit")
+    n, vocab = 4000, 50
+    p, q = generator.dirichlet(np.full(vocab, 0.3), size=(2, n))
+    uniforms = generator.random(n)
+    drawn = [np.array([generator.choice(vocab, p=row) for row in law]) for law in (p, q)]
+    honest, lossy = (pit_log_e(pit_values(p, q, y, uniforms), n) for y in drawn)
+    assert honest < 0
+    assert lossy > -log(ALPHA_RUN)
+    assert pit_log_e(pit_values(p, np.zeros_like(p), drawn[0], uniforms), n) < 0
+
+
+@given(law=st.integers(2, 6).flatmap(weights), draft=st.integers(2, 6).flatmap(weights))
+def test_pit_intervals_tile_the_unit_interval(law: tuple[int, ...], draft: tuple[int, ...]) -> None:
+    """Each token owns an interval of length p; together they cover [0, 1) once."""
+    vocab = min(len(law), len(draft))
+    p = np.array(law[:vocab]) + 0.0
+    if not p.any():
+        return
+    p /= p.sum()
+    q = np.tile(np.array(draft[:vocab]) + 0.0, (vocab, 1))
+    tokens = np.arange(vocab)
+    start = pit_values(np.tile(p, (vocab, 1)), q, tokens, np.zeros(vocab))
+    order = np.argsort(start[p > 0])
+    edges = np.cumsum(p[p > 0][order])
+    np.testing.assert_allclose(start[p > 0][order], [0.0, *edges[:-1]], atol=1e-12)
+
+
+def test_pit_cells_take_both_ends() -> None:
+    counts = pit_counts([0.0, 1 / PIT_CELLS, 1 - 2**-53, 1.0])
+    assert counts[0] == 1
+    assert counts[1] == 1
+    assert counts[-1] == 2
+    assert len(counts) == PIT_CELLS

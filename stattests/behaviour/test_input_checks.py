@@ -1,0 +1,263 @@
+"""SPEC 10, case by case: one clear error that names the argument and the offending row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from univer import (
+    VERIFIERS,
+    DraftTree,
+    InputError,
+    Topology,
+    Verifier,
+    stop_law,
+    verify,
+    verify_logits,
+)
+from univer.drafting import draft_children
+
+TOPOLOGY = Topology.from_parents([-1, 0, 0, 1, 1])
+B, N, V = 3, 5, 4
+
+
+def good() -> dict[str, Any]:
+    """A well-formed call of verify."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "verifier": "univer",
+        "tree": DraftTree(TOPOLOGY, torch.tensor([[0, 1, 2, 0, 3]] * B)),
+        "target_probs": torch.rand(B, N, V, generator=generator).softmax(-1),
+        "draft_probs": torch.rand(B, 2, V, generator=generator).softmax(-1),
+        "uniforms": torch.full((B, N + 1), 0.5, dtype=torch.float64),
+    }
+
+
+def call(arguments: dict[str, Any], function: Callable[..., Any] = verify) -> Any:
+    arguments = dict(arguments)
+    positional = [arguments.pop(k) for k in ("verifier", "tree", "target_probs", "draft_probs")]
+    return function(*positional, **arguments)
+
+
+def tokens(*rows: list[int]) -> DraftTree:
+    return DraftTree(TOPOLOGY, torch.tensor([[0, 1, 2, 0, 3], [0, 1, 2, 0, 3], *rows][-B:]))
+
+
+def row(name: str, tree: int, node: int, value: float) -> Callable[[dict[str, Any]], None]:
+    """Put a value into one entry of a law."""
+
+    def change(arguments: dict[str, Any]) -> None:
+        arguments[name][tree, node, 1] = value
+
+    return change
+
+
+def put(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Replace one argument."""
+    return lambda arguments: arguments.__setitem__(name, value)
+
+
+CASES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "unknown verifier": (put("verifier", "medusa"), "verifier: 'medusa' is unknown; choose one of"),
+    "verifier of a wrong type": (put("verifier", 3), "verifier: 3 is unknown"),
+    "no tree": (put("tree", [0, 1]), "tree: expected a DraftTree, got list"),
+    "target is a list": (put("target_probs", [1.0]), "target_probs: expected a torch tensor"),
+    "target of whole numbers": (
+        put("target_probs", torch.ones(B, N, V, dtype=torch.int64)),
+        "target_probs: expected a floating-point tensor, got torch.int64",
+    ),
+    "target without batch axis": (
+        put("target_probs", torch.full((N, V), 1 / V)),
+        r"target_probs: expected shape \[B, nodes, V\] = \[3, 5, V >= 1\], got \[5, 4\]",
+    ),
+    "target for another tree": (
+        put("target_probs", torch.full((B, N + 1, V), 1 / V)), "target_probs: expected shape",
+    ),
+    "draft with a row a node": (
+        put("draft_probs", torch.full((B, N, V), 1 / V)),
+        r"draft_probs: expected shape .* = \[3, 2, V >= 1\], got \[3, 5, 4\]",
+    ),
+    "no draft": (put("draft_probs", None), "draft_probs: expected a torch tensor, got NoneType"),
+    "vocabularies that differ": (
+        put("draft_probs", torch.full((B, 2, V + 2), 1 / (V + 2))),
+        "draft_probs: its vocabulary has 6 tokens but target's has 4",
+    ),
+    "NaN in a target row": (
+        row("target_probs", 1, 3, torch.nan), "target_probs: the row of node 3 in tree 1 holds NaN",
+    ),
+    "infinity in a target row": (
+        row("target_probs", 2, 0, torch.inf), "target_probs: the row of node 0 in tree 2 holds NaN",
+    ),
+    "negative probability": (
+        row("draft_probs", 0, 1, -0.1),
+        "draft_probs: the row of node 1 in tree 0 holds -0.1; probabilities must not be negative",
+    ),
+    "NaN in a draft row": (
+        row("draft_probs", 1, 0, torch.nan), "draft_probs: the row of node 0 in tree 1 holds NaN",
+    ),
+    "row that does not sum to 1": (
+        row("target_probs", 0, 4, 0.9), "target_probs: the row of node 4 in tree 0 sums to",
+    ),
+    "logits given as probabilities": (
+        put("target_probs", torch.randn(B, N, V, generator=torch.Generator().manual_seed(0))),
+        "target_probs: the row of node 0 in tree 0 (holds -|sums to)",
+    ),
+    "token beyond the vocabulary": (
+        put("tree", tokens([0, 1, 4, 0, 3])), "tree.tokens: node 2 of tree 2 holds token 4",
+    ),
+    "token below -1": (
+        put("tree", tokens([0, 1, -2, 0, 3])), "tree.tokens: node 2 of tree 2 holds token -2",
+    ),
+    "absent before a real child": (
+        put("tree", tokens([0, -1, 2, -1, -1])), "tree.tokens: node 1 of tree 2 is absent",
+    ),
+    "child of an absent node": (
+        put("tree", tokens([0, -1, -1, 0, 3])),
+        "tree.tokens: node 3 of tree 2 is present but its parent 1 is absent",
+    ),
+    "duplicated sibling": (
+        put("tree", tokens([0, 1, 2, 3, 3])), "token 3 is drafted twice below node 1 of tree 2",
+    ),
+    "uniforms in float32": (put("uniforms", torch.zeros(B, N + 1)), "uniforms: expected a float64"),
+    "one uniform too few": (
+        put("uniforms", torch.zeros(B, N, dtype=torch.float64)),
+        r"uniforms: expected shape \[3, 6\], got \[3, 5\]",
+    ),
+    "uniform of 1": (
+        put("uniforms", torch.ones(B, N + 1, dtype=torch.float64)), "uniforms: entry .* is 1.0",
+    ),
+    "no randomness": (put("uniforms", None), "uniforms, generator: pass exactly one"),
+    "two sources of randomness": (
+        put("generator", torch.Generator()), "uniforms, generator: pass exactly one",
+    ),
+}  # fmt: skip
+
+
+def test_the_call_that_the_cases_change_is_good() -> None:
+    for name in VERIFIERS:
+        call({**good(), "verifier": name})
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_bad_input_is_named(case: str) -> None:
+    change, says = CASES[case]
+    arguments = good()
+    change(arguments)
+    with pytest.raises(InputError, match=says):
+        call(arguments)
+
+
+LAW_CASES = sorted(case for case in CASES if "uniform" not in case and "randomness" not in case)
+
+
+@pytest.mark.parametrize("case", LAW_CASES)
+def test_stop_law_checks_the_same(case: str) -> None:
+    change, says = CASES[case]
+    arguments = good()
+    change(arguments)
+    del arguments["uniforms"]
+    with pytest.raises(InputError, match=says):
+        call(arguments, stop_law)
+
+
+@pytest.mark.parametrize("sibling", ["rrsw", "univer"])
+def test_duplicate_is_refused_under_both_draft_laws(sibling: str) -> None:
+    with pytest.raises(InputError, match="siblings must be distinct"):
+        call({**good(), "verifier": sibling, "tree": tokens([0, 1, 1, 0, 3])})
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "says"),
+    [
+        ((B, N), torch.int32, "expected an int64 tensor"),
+        ((B, N), torch.float32, "expected an int64 tensor"),
+        ((N,), torch.int64, r"expected shape \[B, N\] with N = 5, got \[5\]"),
+        ((B, N + 1), torch.int64, r"got \[3, 6\]"),
+    ],
+)
+def test_tokens_of_a_wrong_shape_or_type(
+    shape: tuple[int, ...], dtype: torch.dtype, says: str
+) -> None:
+    with pytest.raises(InputError, match=f"^tree.tokens: .*{says}"):
+        DraftTree(TOPOLOGY, torch.zeros(shape, dtype=dtype))
+
+
+def test_a_tree_needs_a_topology() -> None:
+    with pytest.raises(InputError, match=r"^tree.topology: expected a Topology, got str"):
+        DraftTree("2x2", torch.zeros(1, 7, dtype=torch.int64))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["drafting", "allocation", "composition"])
+def test_unknown_part_of_a_verifier(part: str) -> None:
+    parts = {"drafting": "top_residual", "allocation": "ot", "composition": "local", part: "beam"}
+    with pytest.raises(InputError, match=f"^{part}: 'beam' is unknown; choose one of"):
+        Verifier(**parts)
+
+
+def logits() -> dict[str, Any]:
+    """A well-formed call of verify_logits."""
+    arguments = good()
+    for name in ("target_probs", "draft_probs"):
+        arguments[name] = arguments[name].log()
+    return arguments
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(("name", "node"), [("target", 1), ("draft", 1)])
+def test_bad_logits_are_named(name: str, node: int, bad: float) -> None:
+    arguments = logits()
+    arguments[f"{name}_probs"][2, node, 0] = bad
+    with pytest.raises(InputError, match=f"{name}_logits: the row of node 1 in tree 2 holds NaN"):
+        call(arguments, verify_logits)
+
+
+def test_logits_of_minus_infinity_are_tokens_that_cannot_come() -> None:
+    arguments = logits()
+    arguments["target_probs"][..., 0] = -torch.inf
+    out = call(arguments, verify_logits)
+    assert not (out.tokens == 0).any()
+    arguments["target_probs"][1, 0] = -torch.inf
+    with pytest.raises(InputError, match="target_logits: the row of node 0 in tree 1"):
+        call(arguments, verify_logits)
+
+
+def test_verify_logits_looks_only_at_rows_it_reads() -> None:
+    """A leaf's row matters where the cycle stops at that leaf, and only there."""
+    arguments = logits()
+    arguments["target_probs"][:, 3] = torch.nan
+    for stop_there in (False, True):
+        arguments["uniforms"] = torch.full((B, N + 1), 1 - 2**-53, dtype=torch.float64)
+        arguments["uniforms"][:, 3] = 0.0 if stop_there else 1 - 2**-53
+        if stop_there:
+            with pytest.raises(InputError, match="target_logits: the row of node 3 in tree 0"):
+                call(arguments, verify_logits)
+        else:
+            call(arguments, verify_logits)
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("nan")])
+def test_bad_temperature(temperature: float) -> None:
+    with pytest.raises(InputError, match=r"^temperature: expected a number >= 0"):
+        call({**logits(), "temperature": temperature}, verify_logits)
+
+
+def test_draft_children_checks_its_input() -> None:
+    law, eta = torch.full((2, 4), 0.25), torch.zeros(2, 3, dtype=torch.float64)
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        (("beam", law, 3, eta), "drafting: 'beam' is unknown"),
+        (("top_residual", law[0], 3, eta), "draft_probs: expected a tensor"),
+        (("top_residual", law, 0, eta), "arity: expected an integer >= 1, got 0"),
+        (("top_residual", law, 2, eta), r"uniforms: expected shape \[2, 2\], got \[2, 3\]"),
+        (("top_residual", law, 3, eta.float()), "uniforms: expected a float64 tensor"),
+        (("top_residual", law, 3, eta, law[:1]), "scores: expected the shape of draft_probs"),
+        (("top_residual", -law, 3, eta), "draft_probs: row 0"),
+        (("top_residual", law * torch.nan, 3, eta), "draft_probs: row 0"),
+        (("top_residual", law * 2, 3, eta), "draft_probs: row 0"),
+        (("top_residual", law, 3, eta, law * torch.nan), "scores: row 0"),
+    ]
+    for arguments, says in cases:
+        with pytest.raises(InputError, match=says):
+            draft_children(*arguments)
