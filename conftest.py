@@ -15,8 +15,9 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
-settings.register_profile("thorough", settings.get_profile("thorough"), derandomize=False)
+settings.register_profile(
+    "thorough", settings.get_profile("default"), max_examples=1000, derandomize=False
+)
 settings.load_profile("default")
 
 
