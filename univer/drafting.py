@@ -231,5 +231,5 @@ def draft_tree(
             # Node 0 is present whatever its token: an unknown root is written as -1.
             present = (tokens[:, layer.nodes] >= 0) | (layer.nodes[0] == 0)
             tokens[:, layer.children] = torch.where(present[..., None], children, -1)
-    draft_probs = torch.cat(laws, 1) if laws else torch.zeros(root.shape[0], 0, 0)
+    draft_probs = torch.cat(laws, 1) if laws else torch.zeros(len(root), 0, 0, device=root.device)
     return DraftTree(topology, tokens), draft_probs

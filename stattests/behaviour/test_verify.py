@@ -317,7 +317,7 @@ class NoSync(TorchDispatchMode):
     """Refuses every operation that makes the host wait for the device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation unless its result has to reach the host."""

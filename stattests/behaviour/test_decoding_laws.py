@@ -1,0 +1,173 @@
+"""The laws handed to `verify` are those of plain forwards over each node's path, cycle after cycle.
+
+A wrong mask, position, cache slot, filter or temperature shows here as a difference of laws, before
+any statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stattests.behaviour.tiny_models import plain_logits, tiny_llama
+from univer import VERIFIERS, Filters, Topology, verify
+from univer.decoding import Cycle, Decoder, decode
+from univer.drafters.layer_skip import layer_skip
+
+# Float32 sums in another order differ by some 1e-6 in the laws of these models; float64 by 1e-15.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+RAGGED = [[0], [1], [2], [0, 0], [1, 0], [1, 1], [1, 1, 0]]  # leaves at depths 1, 2 and 3
+TOPOLOGIES: dict[str, Any] = {
+    "2x2": "2x2",
+    "chain:3": "chain:3",
+    "ragged": RAGGED,
+    "10x1": "10x1",
+    "none": "none",
+}
+FILTERS = [
+    Filters(temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    for temperature in (1.0, 0.5, 0.0)
+    for top_k, top_p, min_p in ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.8, 0.0), (5, 0.9, 0.1))
+]
+PROMPT = [1, 5, 2, 2, 7]
+BUDGET = 7
+
+
+def drafter_of(kind: str, target: object, dtype: torch.dtype) -> object:
+    if kind == "layer-skip":
+        return layer_skip(target, 1)
+    return target if kind == "itself" else tiny_llama(7, layers=1, dtype=dtype)
+
+
+class PlainRows:
+    """The logits after a prefix, by a plain forward over all of it, made once."""
+
+    def __init__(self, model: object) -> None:
+        self._model = model
+        self._rows: dict[tuple[int, ...], Tensor] = {}
+
+    def __call__(self, prefix: Sequence[int]) -> Tensor:
+        """The row [V] after this prefix."""
+        key = tuple(prefix)
+        if key not in self._rows:
+            for end, row in enumerate(plain_logits(self._model, key), start=1):
+                self._rows.setdefault(key[:end], row)
+        return self._rows[key]
+
+
+def assert_laws_are_plain(
+    cycle: Cycle,
+    text: list[int],
+    target: PlainRows,
+    drafter: PlainRows,
+    filters: Filters,
+    atol: float,
+) -> None:
+    topology, tokens = cycle.drawn.tree.topology, cycle.drawn.tree.tokens[0].tolist()
+    for node in reversed(range(topology.num_nodes)):  # the longest prefixes first
+        path = [tokens[v] for v in topology.path(node)]
+        if -1 in path:
+            continue
+        expected = filters(target([*text, *path]))
+        torch.testing.assert_close(
+            cycle.drawn.target_probs[0, node], expected, atol=atol, rtol=0, msg=f"target, {node}"
+        )
+        if node in topology.internal:
+            expected = filters(drafter([*text, *path]))
+            drawn = cycle.drawn.draft_probs[0, topology.internal.index(node)]
+            if filters.greedy:  # one-hot laws do not rank the tokens after the first: logits do
+                children = [tokens[v] for v in topology.children(node)]
+                best = drafter([*text, *path]).argsort(descending=True, stable=True).tolist()
+                best += [-1] * len(children)
+                assert children == best[: len(children)]
+            torch.testing.assert_close(drawn, expected, atol=atol, rtol=0, msg=f"draft, {node}")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "float64"])
+@pytest.mark.parametrize("kind", ["small-model", "layer-skip", "itself"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_laws_equal_plain_forwards(
+    verifier: str, topology: str, kind: str, dtype: torch.dtype
+) -> None:
+    target = tiny_llama(3, layers=4, dtype=dtype)
+    drafter = drafter_of(kind, target, dtype)
+    plain, plain_draft = PlainRows(target), PlainRows(drafter)
+    for filters in FILTERS:
+        text = list(PROMPT)
+        cycles = decode(
+            target,
+            drafter,
+            PROMPT,
+            verifier=verifier,
+            topology=TOPOLOGIES[topology],
+            filters=filters,
+            max_new_tokens=BUDGET,
+            eos_token_id=(),
+            generator=torch.Generator().manual_seed(11),
+        )
+        for cycle in cycles:
+            assert cycle.drawn.target_probs.dtype == dtype
+            assert_laws_are_plain(cycle, text, plain, plain_draft, filters, TOLERANCE[dtype])
+            text += cycle.record.tokens
+        assert len(text) == len(PROMPT) + BUDGET
+
+
+# Eager attention takes its softmax in float32 whatever the model's dtype.
+@pytest.mark.parametrize(("attention", "atol"), [("sdpa", 1e-10), ("eager", 1e-5)])
+def test_both_attentions_give_the_plain_laws(attention: str, atol: float) -> None:
+    target = tiny_llama(3, attention=attention)
+    plain, text = PlainRows(target), list(PROMPT)
+    generator = torch.Generator().manual_seed(0)
+    for cycle in decode(target, target, PROMPT, max_new_tokens=12, generator=generator):
+        assert_laws_are_plain(cycle, text, plain, plain, Filters(), atol)
+        text += cycle.record.tokens
+
+
+def test_a_second_tree_in_the_same_context_sees_the_same_laws() -> None:
+    target, drafter = tiny_llama(3), tiny_llama(7)
+    decoder = Decoder(target, drafter, PROMPT, filters=Filters(), max_new_tokens=30)
+    generator = torch.Generator().manual_seed(5)
+    shape = Topology.parse("2x3")
+    for _ in range(3):
+        for drafting in ("without_replacement", "top_residual"):
+            drawn = decoder.draw(drafting, shape, generator=generator)
+            for node in range(shape.num_nodes):
+                path = [int(drawn.tree.tokens[0, v]) for v in shape.path(node)]
+                expected = Filters()(plain_logits(target, [*decoder.text, *path])[-1])
+                torch.testing.assert_close(drawn.target_probs[0, node], expected)
+        decoder.advance(
+            verify("univer", drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator)
+        )
+
+
+def test_layer_skip_is_the_model_of_the_chosen_layers() -> None:
+    target = tiny_llama(3, layers=5)
+    expected = tiny_llama(4, layers=4)  # other weights, replaced by the target's below
+    weights = target.state_dict()
+    for name in expected.state_dict():
+        source = name
+        if name.startswith("model.layers."):
+            slot = int(name.split(".")[2])
+            source = name.replace(f"layers.{slot}.", f"layers.{slot + (slot >= 2)}.", 1)
+        expected.state_dict()[name].copy_(weights[source])
+    skipped = layer_skip(target, 2)
+    torch.testing.assert_close(plain_logits(skipped, PROMPT), plain_logits(expected, PROMPT))
+
+
+def test_layer_skip_shares_weights_and_leaves_the_target_alone() -> None:
+    target = tiny_llama(3, layers=4)
+    before = plain_logits(target, PROMPT)
+    skipped = layer_skip(target, 1)
+    plain_logits(skipped, PROMPT)
+    assert {p.data_ptr() for p in skipped.parameters()} < {
+        p.data_ptr() for p in target.parameters()
+    }
+    assert [layer.self_attn.layer_idx for layer in skipped.model.layers] == [0, 1]
+    assert [layer.self_attn.layer_idx for layer in target.model.layers] == [0, 1, 2, 3]
+    assert target.config.num_hidden_layers == len(target.model.layers) == 4
+    torch.testing.assert_close(plain_logits(target, PROMPT), before, atol=0, rtol=0)

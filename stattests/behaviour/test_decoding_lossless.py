@@ -1,0 +1,187 @@
+"""The first tokens of `generate` follow the target's own law, end to end, for each verifier.
+
+The model is a table of a tiny Llama's rows by prefix whose KV cache holds the tokens themselves
+(PrefixTable), so that the whole real loop runs in milliseconds. Per case the e-test judges the next
+token after every prefix of the first BUDGET tokens. False alarms: ALPHA_RUN over all cases
+together; a bias of the joint law of TV .1 at one prefix is missed with probability <= BETA.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from math import inf, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from stattests.behaviour.tiny_models import PrefixTable, tiny_llama
+from stattests.budget import ALPHA_RUN
+from stattests.etest import combine, concentration, log_e, required_n
+from univer import Filters
+from univer.decoding import decode, generate
+
+PROMPT = (1, 4, 2)
+VOCABULARY = 8
+BUDGET = 3  # tokens of a text that are judged
+EOS = 4  # a token of the prompt, too: there it ends nothing
+SEEDS = 31, 32
+DELTA = 0.1
+TABLE_DEPTH = 4  # tokens behind the prompt that the table knows: the budget less one, plus a tree
+RAGGED = ((0,), (1,), (1, 0), (1, 1))  # a leaf above inner nodes
+
+
+PLAIN = Filters()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of decoding; `ends` are the EOS ids."""
+
+    verifier: str
+    topology: Any
+    filters: Filters = PLAIN
+    ends: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        f = self.filters
+        shape = self.topology if isinstance(self.topology, str) else "ragged"
+        parts = [self.verifier, shape, f"T{f.temperature:g}"]
+        parts += [f"k{f.top_k}"] * bool(f.top_k) + [f"p{f.top_p:g}"] * (f.top_p < 1)
+        return "-".join([*parts, *["eos"] * bool(self.ends)])
+
+
+CASES = (
+    Case("univer", "2x2"),
+    Case("univer", RAGGED, Filters(0.5, top_p=0.9), (EOS,)),
+    Case("greedy", "2x2", Filters(0.5), (EOS,)),
+    Case("greedy", RAGGED, Filters(top_k=4)),
+    Case("rrsw", "2x1", Filters(top_p=0.9)),
+    Case("rrsw", RAGGED, Filters(0.5), (EOS,)),
+    Case("traversal", "2x2", Filters(top_k=4), (EOS,)),
+    Case("traversal", "chain:2", Filters(0.5)),
+)
+
+
+def models() -> tuple[Any, Any]:
+    target, drafter = (tiny_llama(seed, vocabulary=VOCABULARY) for seed in SEEDS)
+    return target, drafter
+
+
+@cache
+def tables() -> tuple[PrefixTable, PrefixTable]:
+    target, drafter = models()
+    return PrefixTable(target, PROMPT, TABLE_DEPTH), PrefixTable(drafter, PROMPT, TABLE_DEPTH)
+
+
+def exact_laws(case: Case) -> dict[tuple[int, ...], tuple[float, NDArray[np.float64]]]:
+    """Prefix -> (probability of visiting it and going beyond, the model's law there)."""
+    target, _ = tables()
+    laws: dict[tuple[int, ...], tuple[float, NDArray[np.float64]]] = {}
+    visits: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(BUDGET):
+        longer: dict[tuple[int, ...], float] = {}
+        for prefix, visit in visits.items():
+            law = case.filters(target.rows[(*PROMPT, *prefix)]).numpy()
+            laws[prefix] = (visit, law)
+            for token, prob in enumerate(law):
+                if prob > 0 and token not in case.ends:
+                    longer[*prefix, token] = visit * prob
+        visits = longer
+    return laws
+
+
+def sampled_counts(case: Case, texts: int, seed: int) -> Counter[tuple[int, ...]]:
+    """How often each prefix of `generate`'s texts came up."""
+    generator = torch.Generator().manual_seed(seed)
+    target, drafter = tables()
+    f, counts = case.filters, Counter[tuple[int, ...]]()
+    for _ in range(texts):
+        tokens = generate(
+            target,
+            drafter,
+            PROMPT,
+            verifier=case.verifier,
+            topology=case.topology,
+            temperature=f.temperature,
+            top_k=f.top_k,
+            top_p=f.top_p,
+            max_new_tokens=BUDGET,
+            eos_token_id=case.ends,
+            generator=generator,
+        ).tokens
+        counts.update(tokens[:end] for end in range(1, len(tokens) + 1))
+    return counts
+
+
+def registered(case: Case) -> dict[tuple[int, ...], tuple[float, NDArray[np.float64]]]:
+    """The prefixes that are judged: only one that is visited this often can be off by DELTA."""
+    return {
+        prefix: (visit, law)
+        for prefix, (visit, law) in exact_laws(case).items()
+        if visit >= DELTA and (law > 0).sum() > 1
+    }
+
+
+def evidence(case: Case, counts: Counter[tuple[int, ...]]) -> float:
+    """Evidence log E of the counts against the exact laws; infinite for a text that cannot come."""
+    laws = exact_laws(case)
+    if any(prefix[:-1] not in laws or laws[prefix[:-1]][1][prefix[-1]] == 0 for prefix in counts):
+        return inf
+    log_es = []
+    for prefix, (visit, law) in registered(case).items():
+        c = concentration(int((law > 0).sum()), visit, DELTA)
+        log_es.append(log_e([counts[*prefix, token] for token in range(VOCABULARY)], law, c))
+    return combine(log_es)
+
+
+def texts_needed(case: Case) -> int:
+    """Texts after which a TV of DELTA at any one prefix has been caught (STATS 3)."""
+    laws = registered(case)
+    # `combine` takes half of the mean over the prefixes: the evidence at one of them must pay that.
+    alpha = ALPHA_RUN / len(CASES) / (2 * len(laws))
+    return max(
+        required_n(int((law > 0).sum()), DELTA, alpha, visit_prob=visit)
+        for visit, law in laws.values()
+    )
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_law_of_the_first_tokens_is_the_models(case: Case) -> None:
+    counts = sampled_counts(case, texts_needed(case), seed=2024)
+    assert evidence(case, counts) < log(len(CASES) / ALPHA_RUN)
+
+
+@pytest.mark.stat
+def test_a_law_that_is_off_by_the_stated_tv_is_noticed() -> None:
+    told = Case("univer", "2x2")
+    done = Case("univer", "2x2", Filters(0.7))
+    first = exact_laws(told)[()][1], exact_laws(done)[()][1]
+    assert abs(first[0] - first[1]).sum() / 2 >= DELTA
+    counts = sampled_counts(done, texts_needed(told), seed=2024)
+    assert log(len(CASES) / ALPHA_RUN) <= evidence(told, counts) < inf
+
+
+def test_the_table_is_read_through_the_real_loop() -> None:
+    for case in CASES:
+        texts = []
+        for target, drafter in (tables(), models()):
+            generator = torch.Generator().manual_seed(1)
+            cycles = decode(
+                target,
+                drafter,
+                PROMPT,
+                verifier=case.verifier,
+                topology=case.topology,
+                filters=case.filters,
+                max_new_tokens=BUDGET,
+                eos_token_id=case.ends,
+                generator=generator,
+            )
+            texts.append([cycle.record.tokens for cycle in cycles])
+        assert texts[0] == texts[1]

@@ -1,0 +1,97 @@
+"""The decoding loop on the embedded language model, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gpu_runs.models import LoadedModel, load_model
+from gpu_runs.prompts import read_prompts
+from stattests.behaviour.tiny_models import plain_logits
+from univer import VERIFIERS, Filters
+from univer.decoding import decode, generate
+from univer.drafters.layer_skip import layer_skip
+
+pytestmark = pytest.mark.llm
+
+TOKENS = 24
+FILTERS = Filters(0.7, top_k=50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads on a core that other tests use can be ten times slower than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> LoadedModel:
+    return load_model()
+
+
+@pytest.fixture(scope="module")
+def prompt(smollm2: LoadedModel) -> list[int]:
+    question = next(p for p in read_prompts() if p.category == "question_answering")
+    return question.token_ids(smollm2.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def greedy_text(smollm2: LoadedModel, prompt: list[int]) -> list[int]:
+    """The greedy text by transformers' own loop."""
+    ids = torch.tensor([prompt])
+    done = smollm2.model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS
+    )
+    text: list[int] = done[0, len(prompt) :].tolist()
+    return text
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_temperature_0_gives_the_greedy_text(
+    verifier: str, smollm2: LoadedModel, prompt: list[int], greedy_text: list[int]
+) -> None:
+    done = generate(
+        smollm2.model,
+        layer_skip(smollm2.model, 12),
+        prompt,
+        verifier=verifier,
+        topology="2x3",
+        temperature=0.0,
+        max_new_tokens=TOKENS,
+        seed=0,
+    )
+    assert list(done.tokens) == greedy_text
+    assert done.acceptance_length > 1.5
+
+
+def test_laws_equal_plain_forwards(smollm2: LoadedModel, prompt: list[int]) -> None:
+    text = list(prompt)
+    for cycle in decode(
+        smollm2.model,
+        layer_skip(smollm2.model, 12),
+        prompt,
+        topology="2x2",
+        filters=FILTERS,
+        max_new_tokens=8,
+        generator=torch.Generator().manual_seed(0),
+    ):
+        tree = cycle.drawn.tree
+        for leaf in tree.topology.leaves:
+            nodes = [0, *tree.topology.path(leaf)]
+            ids = [*text, *(int(tree.tokens[0, v]) for v in nodes[1:])]
+            expected = FILTERS(plain_logits(smollm2.model, ids)[-len(nodes) :])
+            found = cycle.drawn.target_probs[0, nodes]
+            assert (found - expected).abs().sum(-1).max() < 1e-3
+        text += cycle.record.tokens
+
+
+def test_a_chat_prompt_ends_where_the_model_answers(smollm2: LoadedModel) -> None:
+    talk = read_prompts()[0]
+    text = smollm2.tokenizer.decode(talk.token_ids(smollm2.tokenizer))
+    assert text.endswith("<|im_start|>assistant\n")
+    assert all(part in text for part in (*talk.turns, *talk.answers))

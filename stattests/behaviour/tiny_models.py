@@ -1,0 +1,114 @@
+"""Tiny causal language models for the decoding tests: no download, milliseconds a forward.
+
+Letters: V vocabulary, T tokens, Q rows of a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+def tiny_llama(
+    seed: int,
+    *,
+    vocabulary: int = 8,
+    layers: int = 2,
+    dtype: torch.dtype = torch.float64,
+    max_positions: int = 64,
+    attention: str = "sdpa",
+    **config: Any,
+) -> Any:
+    """A randomly initialised Llama whose next-token laws depend visibly on the whole prefix."""
+    llama: Any = LlamaConfig
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: Any = LlamaForCausalLM(
+            llama(
+                vocab_size=vocabulary,
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=layers,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                max_position_embeddings=max_positions,
+                initializer_range=0.5,
+                bos_token_id=None,
+                eos_token_id=None,
+                pad_token_id=None,
+                attn_implementation=attention,
+                **config,
+            )
+        )
+    return model.to(dtype).eval()
+
+
+def plain_logits(model: Any, ids: Sequence[int]) -> Tensor:
+    """Logits [T, V] of a plain causal forward: no cache, no mask, no position ids."""
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    return logits
+
+
+class PrefixTable:
+    """A causal LM that looks its rows up by prefix; built from a real one behind a fixed prompt.
+
+    Its "KV cache" holds the token ids and positions themselves, in a real DynamicCache, so that a
+    decoding loop that masks, positions or keeps the wrong slots reads the row of another prefix,
+    or of none: positions that do not run from 0 upwards are an error.
+    """
+
+    training = False
+    dtype = torch.float64
+    device = torch.device("cpu")
+
+    def __init__(self, model: Any, prompt: Sequence[int], depth: int) -> None:
+        self.config = model.config
+        self._head = model.get_output_embeddings()
+        self.rows: dict[tuple[int, ...], Tensor] = {}
+        ids = range(model.config.vocab_size)
+        texts = torch.tensor([[*prompt, *tail] for tail in product(ids, repeat=depth)])
+        with torch.no_grad():
+            logits = model(input_ids=texts, use_cache=False).logits
+        for text, rows in zip(texts.tolist(), logits, strict=True):
+            for end in range(len(prompt), len(text) + 1):
+                self.rows.setdefault(tuple(text[:end]), rows[end - 1])
+        self._nothing = torch.zeros(len(ids), dtype=torch.float64)
+        self._prompt = len(prompt)
+
+    def get_output_embeddings(self) -> Any:
+        """The head, for the size of the vocabulary."""
+        return self._head
+
+    def __call__(
+        self,
+        *,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        cache: Any,
+        use_cache: bool,
+        logits_to_keep: int,
+    ) -> SimpleNamespace:
+        """The last rows, as a causal LM's forward gives them."""
+        assert use_cache
+        keys, values = cache.update(
+            input_ids.double()[:, None, :, None], position_ids.double()[:, None, :, None], 0
+        )
+        held = keys[0, 0, :, 0].long().tolist()
+        places = values[0, 0, :, 0].long().tolist()
+        assert attention_mask.shape == (1, 1, input_ids.shape[1], len(held))
+        rows = []
+        for sees in (attention_mask[0, 0, -logits_to_keep:] == 0).tolist():
+            seen = sorted((places[i], held[i]) for i, look in enumerate(sees) if look)
+            assert [place for place, _ in seen] == list(range(len(seen)))
+            prefix = tuple(token for _, token in seen)
+            # Nodes beyond the budget may lie deeper than the table; nothing may depend on them.
+            rows.append(self.rows.get(prefix, self._nothing))
+        return SimpleNamespace(logits=torch.stack(rows)[None], cache=cache)
