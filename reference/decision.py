@@ -137,8 +137,23 @@ class Laws:
 
     @staticmethod
     def of(tree: TreeLike, target_probs: ArrayLike, draft_probs: ArrayLike) -> Laws:
-        """Laws from arrays [N, V] and [I, V], floats or fractions."""
-        return Laws(tree, as_laws(target_probs), as_laws(draft_probs))
+        """Laws from arrays [N, V] and [I, V], floats or fractions.
+
+        Raises:
+            ValueError: floats beside fractions, or tokens that are not those of one tree.
+        """
+        if np.ndim(tree.tokens) != 1 or len(tree.tokens) != tree.topology.num_nodes:
+            raise ValueError(
+                f"tree.tokens: expected one tree's {tree.topology.num_nodes} tokens, got an array"
+                f" of shape {list(np.shape(tree.tokens))}."
+            )
+        target, draft = as_laws(target_probs), as_laws(draft_probs)
+        if draft.size and target.dtype != draft.dtype:
+            raise ValueError(
+                "target_probs, draft_probs: one holds floats, the other fractions or whole numbers;"
+                " give both as floats or both as fractions."
+            )
+        return Laws(tree, target, draft)
 
     def target(self, node: int) -> Law:
         """The target law after a node."""
@@ -160,6 +175,16 @@ class Laws:
         return one(self.target_probs)
 
 
+def _uniforms(laws: Laws, uniforms: ArrayLike) -> NDArray[Any]:
+    eta = np.asarray(uniforms)
+    if eta.shape != (laws.tree.topology.num_nodes + 1,):
+        raise ValueError(
+            f"uniforms: expected [N + 1] = [{laws.tree.topology.num_nodes + 1}] numbers,"
+            f" got shape {list(eta.shape)}."
+        )
+    return eta
+
+
 def _output(laws: Laws, node: int, weights: Law, uniform: Number) -> VerifyOutput:
     topology = laws.tree.topology
     depth = max(len(path(topology, v)) for v in range(topology.num_nodes))
@@ -177,8 +202,9 @@ def _output(laws: Laws, node: int, weights: Law, uniform: Number) -> VerifyOutpu
 
 def _stop_law(laws: Laws, stops: Iterable[Visit]) -> StopLaw:
     """The law from (node, probability of stopping there, weights of the next token)."""
-    stop_probs = laws.target_probs[:, 0] * 0
-    rows = laws.target_probs * 0
+    # Not 0 x the laws: the row of an absent node may hold anything.
+    stop_probs = np.full(len(laws.target_probs), laws.one * 0)
+    rows = np.full(laws.target_probs.shape, laws.one * 0)
     for node, prob, weights in stops:
         stop_probs[node] = prob
         if prob > 0:
@@ -191,7 +217,7 @@ def _stop_law(laws: Laws, stops: Iterable[Visit]) -> StopLaw:
 
 def verify_post_order(laws: Laws, visits: Iterable[Visit], uniforms: ArrayLike) -> VerifyOutput:
     """Accept the first visited node v with uniforms[v] < its acceptance; the root at the latest."""
-    eta = np.asarray(uniforms)
+    eta = _uniforms(laws, uniforms)
     for node, acceptance, weights in visits:
         if eta[node] < acceptance or node == 0:
             return _output(laws, node, weights, eta[-1])
@@ -216,7 +242,7 @@ Attempts = Callable[[int], tuple[list[tuple[int, Number]], Law]]
 
 def verify_top_down(laws: Laws, attempts: Attempts, uniforms: ArrayLike) -> VerifyOutput:
     """Enter the first child u with uniforms[u] < its acceptance; stop where none is entered."""
-    eta, node = np.asarray(uniforms), 0
+    eta, node = _uniforms(laws, uniforms), 0
     while True:
         tries, weights = attempts(node)
         entered = next((u for u, acceptance in tries if eta[u] < acceptance), None)

@@ -6,6 +6,7 @@ A law is a NumPy array [V] of float64 or of `fractions.Fraction` (dtype object).
 from __future__ import annotations
 
 from fractions import Fraction
+from numbers import Rational, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,20 +17,28 @@ Number: TypeAlias = Any  # float or Fraction
 
 
 def as_laws(values: ArrayLike) -> Law:
-    """Float64 arrays stay what they are; object arrays become fractions, whole numbers included.
+    """Floats become float64; fractions and whole numbers become fractions.
 
-    Two whole numbers divide to a float, so an int among fractions would end the exactness.
+    Two whole numbers divide to a float, so an int among fractions would end the exactness; and a
+    fraction made of NumPy integers would overflow where Python's do not.
 
     Example:
         >>> as_laws(np.array([Fraction(1, 3), 1], dtype=object))
         array([Fraction(1, 3), Fraction(1, 1)], dtype=object)
     """
     array = np.asarray(values)
-    if array.dtype != object:
+    if array.dtype.kind == "f":
         return array.astype(np.float64)
     flat = np.empty(array.size, dtype=object)
-    flat[:] = [value if isinstance(value, Fraction) else Fraction(value) for value in array.flat]
+    flat[:] = [exact(value) for value in array.flat]
     return flat.reshape(array.shape)
+
+
+def exact(value: Any) -> Fraction:
+    """A number as a fraction of Python integers; floats by their exact binary value."""
+    if isinstance(value, Rational):
+        return Fraction(int(value.numerator), int(value.denominator))
+    return Fraction(float(value)) if isinstance(value, Real) else Fraction(int(value))
 
 
 def one(law: Law) -> Number:
@@ -71,7 +80,7 @@ def inverse_cdf(weights: Law, uniform: Number) -> int:
         3
     """
     cumulative = np.cumsum(weights)
-    threshold = (Fraction(uniform) if weights.dtype == object else uniform) * cumulative[-1]
+    threshold = (exact(uniform) if weights.dtype == object else uniform) * cumulative[-1]
     positive = [token for token, weight in enumerate(weights) if weight > 0]
     # The last positive id is the answer where uniform x total rounds up to the total.
     return next(

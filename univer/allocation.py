@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from univer.drafting import without
+from univer.rows import at, normalise, ratio, total, without
 
 
 @dataclass(frozen=True)
@@ -34,37 +34,21 @@ class Allocated:
     rejection_mass: Tensor
 
 
-def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Quotient with x/0 = inf for x > 0 and 0/0 = 0 (SPEC 3)."""
-    return torch.where(numerator > 0, numerator / denominator, 0.0)
-
-
-def _at(rows: Tensor, tokens: Tensor) -> Tensor:
-    """The entries of rows [n, V] at these tokens [n, k]; 0 where a token is absent."""
-    return torch.where(tokens >= 0, rows.gather(1, tokens.clamp(min=0)), 0.0)
-
-
-def _normalise(rows: Tensor) -> Tensor:
-    """The rows [n, V] divided by their sums; a row without mass stays 0."""
-    mass = rows.sum(-1, keepdim=True)
-    return torch.where(mass > 0, rows / mass, 0.0)
-
-
 def _ot(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
     """Optimal transport (UniVer, Eqs. 3-7): the last slot is the sampled child, the rest fixed."""
     fixed, sampled = children[:, :-1], children[:, -1:]
     rest = without(draft, fixed)
     # Without a sampled child the formulas hold with q' = 0.
-    residual_draft = torch.where(sampled >= 0, _normalise(rest), 0.0)
+    residual_draft = torch.where(sampled >= 0, normalise(rest), 0.0)
     scaled = scale[:, None] * target
     surplus = (scaled - residual_draft).clamp_(min=0)
-    total = (1 - scale[:, None]) + surplus.sum(-1, keepdim=True)  # Z
-    at_sampled = ratio(_at(scaled, sampled), _at(residual_draft, sampled)).clamp(max=1)
+    whole = (1 - scale[:, None]) + total(surplus)[:, None]  # Z
+    at_sampled = ratio(at(scaled, sampled), at(residual_draft, sampled)).clamp(max=1)
     # Z = 0 only where s = 1 and p = q': then the sampled child takes everything.
-    at_sampled = torch.where((total <= 0) & (sampled >= 0), 1.0, at_sampled)
-    factor = ratio(1 - at_sampled, total)  # f
+    at_sampled = torch.where((whole <= 0) & (sampled >= 0), 1.0, at_sampled)
+    factor = ratio(1 - at_sampled, whole)  # f
     return Allocated(
-        child_acceptance=torch.cat([_at(surplus, fixed) * factor, at_sampled], 1),
+        child_acceptance=torch.cat([at(surplus, fixed) * factor, at_sampled], 1),
         residual=without(surplus, children) * factor,
         rejection_mass=((1 - scale[:, None]) * factor)[:, 0],
     )
@@ -76,15 +60,15 @@ def _rrsw(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> All
     reached = torch.ones_like(c)
     child_acceptance = []
     for x in children.T[..., None]:
-        accepted = ratio(c * _at(p, x), _at(q, x)).clamp(max=1)
+        accepted = ratio(c * at(p, x), at(q, x)).clamp(max=1)
         child_acceptance.append(reached * accepted)
         reached = reached * (1 - accepted)
         left = (c * p - q).clamp_(min=0)
-        mass = left.sum(-1, keepdim=True)
+        mass = total(left)[:, None]
         present = x >= 0
         p = torch.where(present & (mass > 0), left / mass, p)
         c = torch.where(present, ratio(mass, mass + (1 - c)), c)
-        q = _normalise(without(q, x))
+        q = normalise(without(q, x))
     return Allocated(
         child_acceptance=torch.cat(child_acceptance, 1),
         residual=without(reached * c * p, children),

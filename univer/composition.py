@@ -24,7 +24,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from univer.allocation import Allocation, ratio
+from univer.allocation import Allocation
+from univer.rows import ratio, total
 from univer.topology import Topology
 
 Rows = Callable[[Tensor], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
@@ -56,30 +57,36 @@ class Indices:
 @lru_cache(maxsize=64)
 def indices(topology: Topology, device: torch.device) -> Indices:
     """The tensors of a topology on a device."""
+    # A tensor made in inference mode could not take part in anything outside it.
+    with torch.inference_mode(False):
 
-    def tensor(values: object) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        def tensor(values: object) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
 
-    nodes = range(topology.num_nodes)
-    paths = [topology.path(v) for v in nodes]
-    padded = [[*path, *[-1] * (topology.depth - len(path))] for path in paths]
-    layers = tuple(
-        LayerIndices(
-            nodes=tensor(layer.nodes),
-            slots=tensor(layer.children),
-            draft_rows=tensor([topology.internal.index(v) for v in layer.nodes]),
-            position=tensor(
-                [layer.nodes.index(v) if v in layer.nodes else -1 for v in nodes],
-            ),
+        draft_row = {node: row for row, node in enumerate(topology.internal)}
+        paths = torch.full((topology.num_nodes, topology.depth), -1)
+        for node, parent in enumerate(topology.parents[1:], start=1):
+            depth = topology.depths[node]
+            paths[node, : depth - 1] = paths[parent, : depth - 1]
+            paths[node, depth - 1] = node
+        layers = []
+        for layer in topology.layers:
+            position = torch.full((topology.num_nodes,), -1)
+            position[list(layer.nodes)] = torch.arange(len(layer.nodes))
+            layers.append(
+                LayerIndices(
+                    nodes=tensor(layer.nodes),
+                    slots=tensor(layer.children),
+                    draft_rows=tensor([draft_row[v] for v in layer.nodes]),
+                    position=position.to(device),
+                )
+            )
+        return Indices(
+            post_order=tensor(topology.post_order),
+            depths=tensor(topology.depths),
+            paths=paths.to(device),
+            layers=tuple(layers),
         )
-        for layer in topology.layers
-    )
-    return Indices(
-        post_order=tensor(topology.post_order),
-        depths=tensor(topology.depths),
-        paths=tensor(padded).view(topology.num_nodes, topology.depth),
-        layers=layers,
-    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def judge(
         present = (tokens[:, nodes] >= 0) | (nodes == 0)
         accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)
         residual = masses.residual.view(*shape, masses.residual.shape[-1])
-        residual_mass = torch.where(present, residual.sum(-1), 0.0)
+        residual_mass = torch.where(present, total(residual), 0.0)
         beyond = residual_mass + masses.rejection_mass.view(shape)
         # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
         # come out as 1e-16 where it is 0, and a uniform of 0 would then enter a forbidden place.
@@ -231,6 +238,6 @@ def next_token_weights(
     for layer, residual in zip(layers, judged.residuals, strict=True):
         at = layer.position[stop]
         chosen = residual[trees, at.clamp(min=0)]
-        use = (at >= 0) & (chosen.sum(-1) > 0)
+        use = (at >= 0) & (total(chosen) > 0)
         weights = torch.where(use[:, None], chosen, weights)
     return weights

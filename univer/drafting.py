@@ -25,12 +25,13 @@ from univer.errors import (
     check_logit_rows,
     check_prob_rows,
     check_uniforms,
+    node_in_tree,
 )
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DraftTree:
     """Drafted tokens on a topology.
 
@@ -58,15 +59,6 @@ class DraftTree:
                 f"tree.tokens: expected shape [B, N] with N = {self.topology.num_nodes},"
                 f" got {list(self.tokens.shape)}."
             )
-
-
-def without(rows: Tensor, tokens: Tensor) -> Tensor:
-    """A copy of the rows [n, V] with the entries at these tokens [n, k] set to 0; -1 is ignored."""
-    # An absent token is pointed at the row's first token, which is zeroed anyway; a row whose
-    # first token is absent has none, and keeps what it holds at id 0.
-    first = tokens[:, :1]
-    ids = torch.where(tokens >= 0, tokens, first).clamp(min=0)
-    return rows.scatter(1, ids, torch.where(first >= 0, 0.0, rows.gather(1, ids)))
 
 
 def _best(scores: Tensor, taken: Tensor) -> Tensor:
@@ -127,6 +119,27 @@ DRAFTING = {
 }
 
 
+def _check_rows(probs: object, scores: object, ndim: int) -> None:
+    """Check the kind and shape of draft laws and of the scores beside them."""
+    if not isinstance(probs, Tensor) or not probs.is_floating_point():
+        kind = getattr(probs, "dtype", type(probs).__name__)
+        raise InputError(f"draft_probs: expected a floating-point tensor, got {kind}.")
+    if probs.ndim != ndim or probs.shape[-1] == 0:
+        raise InputError(
+            f"draft_probs: expected {ndim} axes, the last of size V >= 1, got {list(probs.shape)}."
+        )
+    if scores is None:
+        return
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = getattr(scores, "dtype", type(scores).__name__)
+        raise InputError(f"scores: expected a floating-point tensor, got {kind}.")
+    if scores.shape != probs.shape:
+        raise InputError(
+            f"scores: expected the shape of draft_probs, {list(probs.shape)},"
+            f" got {list(scores.shape)}."
+        )
+
+
 def draft_children(
     drafting: str,
     draft_probs: Tensor,
@@ -160,23 +173,35 @@ def draft_children(
         tensor([[0, 2]])
     """
     check_choice("drafting", drafting, DRAFTING)
-    if not isinstance(draft_probs, Tensor) or draft_probs.ndim != 2 or draft_probs.shape[1] == 0:
-        raise InputError(
-            f"draft_probs: expected a tensor [n, V], got {getattr(draft_probs, 'shape', None)}."
-        )
-    if arity < 1:
-        raise InputError(f"arity: expected an integer >= 1, got {arity}.")
+    if not isinstance(arity, int) or arity < 1:
+        raise InputError(f"arity: expected an integer >= 1, got {arity!r}.")
+    _check_rows(draft_probs, scores, 2)
     check_uniforms("uniforms", uniforms, (draft_probs.shape[0], arity), draft_probs.device)
     everywhere = torch.ones(len(draft_probs), dtype=torch.bool, device=draft_probs.device)
     check_prob_rows("draft_probs", draft_probs, everywhere, lambda index: f"row {index[0]}")
     if scores is not None:
-        if scores.shape != draft_probs.shape:
-            raise InputError(
-                f"scores: expected the shape of draft_probs, {list(draft_probs.shape)},"
-                f" got {list(scores.shape)}."
-            )
         check_logit_rows("scores", scores, everywhere, lambda index: f"row {index[0]}")
     return DRAFTING[drafting].draw(draft_probs, uniforms, scores)
+
+
+def _check_level(
+    probs: Tensor,
+    scores: Tensor | None,
+    present: Tensor,
+    nodes: tuple[int, ...],
+    before: list[Tensor],
+) -> None:
+    """Check what `next_law` returned for a level's nodes."""
+    _check_rows(probs, scores, 3)
+    vocab = before[0].shape[2] if before else probs.shape[2]
+    if probs.shape != (*present.shape, vocab):
+        raise InputError(
+            f"next_law: expected laws of shape {[*present.shape, vocab]} for nodes {list(nodes)},"
+            f" got {list(probs.shape)}."
+        )
+    check_prob_rows("draft_probs", probs, present, node_in_tree(nodes))
+    if scores is not None:
+        check_logit_rows("scores", scores, present, node_in_tree(nodes))
 
 
 def draft_tree(
@@ -208,16 +233,24 @@ def draft_tree(
         InputError: an unknown draft law, or uniforms that do not fit.
     """
     check_choice("drafting", drafting, DRAFTING)
+    if not isinstance(topology, Topology):
+        raise InputError(f"topology: expected a Topology, got {type(topology).__name__}.")
+    if not isinstance(root, Tensor) or root.dtype != torch.int64 or root.ndim != 1:
+        given = getattr(root, "shape", type(root).__name__)
+        raise InputError(f"root: expected an int64 tensor [B], got {given}.")
     uniforms = take_uniforms(uniforms, generator, (root.shape[0], topology.num_nodes), root.device)
     law = DRAFTING[drafting]
     tokens = root.new_full((root.shape[0], topology.num_nodes), -1)
     tokens[:, 0] = root
-    laws = []
+    laws: list[Tensor] = []
     for level in topology.levels:
         nodes = tuple(v for v in level if topology.children(v))
         if not nodes:
             continue
         probs, scores = next_law(DraftTree(topology, tokens.clone()), nodes)
+        # Node 0 is present whatever its token: an unknown root is written as -1.
+        present = (tokens[:, nodes] >= 0) | (nodes == (0,))
+        _check_level(probs, scores, present, nodes, laws)
         laws.append(probs)
         for layer in topology.layers:
             if layer.nodes[0] not in nodes:
@@ -228,8 +261,7 @@ def draft_tree(
                 uniforms[:, layer.children].flatten(0, 1),
                 None if scores is None else scores[:, at].flatten(0, 1),
             ).view(len(root), len(at), layer.arity)
-            # Node 0 is present whatever its token: an unknown root is written as -1.
-            present = (tokens[:, layer.nodes] >= 0) | (layer.nodes[0] == 0)
-            tokens[:, layer.children] = torch.where(present[..., None], children, -1)
+            drawn = torch.where(present[:, at][..., None], children, -1)
+            tokens[:, layer.children] = drawn
     draft_probs = torch.cat(laws, 1) if laws else torch.zeros(len(root), 0, 0, device=root.device)
     return DraftTree(topology, tokens), draft_probs

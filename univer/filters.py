@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -41,9 +42,13 @@ class Filters:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InputError(f"{name}: expected a number, got {value!r}.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature: expected a number >= 0, got {self.temperature!r}.")
-        if not (isinstance(self.top_k, int) and self.top_k >= 0):
+        if not (isinstance(self.top_k, Integral) and self.top_k >= 0):
             raise InputError(f"top_k: expected an integer >= 0 (0: off), got {self.top_k!r}.")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p: expected a number in (0, 1] (1: off), got {self.top_p!r}.")
@@ -57,11 +62,16 @@ class Filters:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """The law of these logits [..., V]: float64 for float64 logits, else float32."""
+        if not isinstance(logits, Tensor) or logits.ndim == 0 or logits.shape[-1] == 0:
+            raise InputError(
+                f"logits: expected a tensor [..., V], got {getattr(logits, 'shape', type(logits))}."
+            )
         logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         # Subtracting first keeps the coldest laws finite: the largest logit becomes 0.
-        temperature = max(self.temperature, torch.finfo(logits.dtype).tiny)
+        range_ = torch.finfo(logits.dtype)
+        temperature = min(max(self.temperature, range_.tiny), range_.max)
         probs = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
         if 0 < self.top_k < logits.shape[-1] or self.top_p < 1:
             probs = self._keep_top(probs)

@@ -56,6 +56,7 @@ def take_uniforms(
     if uniforms is not None:
         check_uniforms("uniforms", uniforms, shape, device)
         return uniforms
-    assert generator is not None
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"generator: expected a torch.Generator, got {type(generator).__name__}.")
     drawn = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
     return drawn.to(device)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from univer.errors import InputError
 
-MAX_NODES = 16_384  # an attention mask of N x N numbers is the first thing to outgrow memory
+MAX_NODES = 4_096  # tables and masks of N x N numbers outgrow everything else
 
 # The 26-node tree of EAGLE-1's default choices ("mc_sim_7b_63" in its code, choices.py).
 EAGLE_PARENTS = (
@@ -73,7 +73,13 @@ class Topology:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        parents = self.parents
+        try:
+            parents = tuple(map(operator.index, self.parents))
+        except TypeError as error:
+            raise InputError(
+                f"topology: parents must be whole numbers, got {self.parents!r}."
+            ) from error
+        object.__setattr__(self, "parents", parents)
         if not parents or parents[0] != -1:
             raise InputError(f"topology: parents[0] must be -1 (the root), got {parents[:1]}.")
         if len(parents) > MAX_NODES:
@@ -95,15 +101,15 @@ class Topology:
     @staticmethod
     def from_parents(parents: Iterable[int], name: str = "") -> Topology:
         """The topology with these parents, e.g. [-1, 0, 0, 1]."""
-        try:
-            return Topology(tuple(map(operator.index, parents)), name)
-        except TypeError as error:
-            raise InputError(f"topology: parents must be integers, got {parents!r}.") from error
+        return Topology(tuple(parents), name)
 
     @staticmethod
     def from_paths(paths: Iterable[Sequence[int]], name: str = "") -> Topology:
         """The topology whose nodes are these child-index paths, e.g. [[0], [1], [0, 0]]."""
-        given = [tuple(map(operator.index, path)) for path in paths]
+        try:
+            given = [tuple(map(operator.index, path)) for path in paths]
+        except TypeError as error:
+            raise InputError(f"topology: cannot read {paths!r}; {SPEC_HELP}.") from error
         ordered = [(), *sorted((path for path in given if path), key=lambda p: (len(p), p))]
         ids = {path: node for node, path in enumerate(ordered)}
         if len(ids) != len(ordered):
@@ -142,14 +148,15 @@ class Topology:
             return Topology(EAGLE_PARENTS, text)
         if text == "none":
             return Topology((-1,), text)
-        if match := re.fullmatch(r"chain:(\d+)", text):
+        if match := re.fullmatch(r"chain:(\d{1,5})", text):
             return _regular(1, int(match[1]), text)
-        if match := re.fullmatch(r"(\d+)x(\d+)", text):
+        if match := re.fullmatch(r"(\d{1,5})x(\d{1,5})", text):
             return _regular(int(match[1]), int(match[2]), text)
         try:
-            return Topology.from_paths(json.loads(text) if isinstance(spec, str) else spec, text)
-        except (json.JSONDecodeError, TypeError) as error:
+            paths = json.loads(text) if isinstance(spec, str) else spec
+        except (ValueError, RecursionError) as error:
             raise InputError(f"topology: cannot read {spec!r}; {SPEC_HELP}.") from error
+        return Topology.from_paths(paths, text)
 
     def __str__(self) -> str:
         return self.name or str(list(self.parents))
@@ -175,10 +182,10 @@ class Topology:
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Node ids by depth."""
-        return tuple(
-            tuple(v for v, d in enumerate(self.depths) if d == depth)
-            for depth in range(self.depth + 1)
-        )
+        levels: list[list[int]] = [[] for _ in range(self.depth + 1)]
+        for node, depth in enumerate(self.depths):
+            levels[depth].append(node)
+        return tuple(map(tuple, levels))
 
     @cached_property
     def _children(self) -> tuple[tuple[int, ...], ...]:

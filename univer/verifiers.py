@@ -33,6 +33,7 @@ from univer.errors import (
     node_in_tree,
 )
 from univer.filters import Filters
+from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
 
 
@@ -77,7 +78,7 @@ VERIFIERS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VerifyOutput:
     """The decision for each tree.
 
@@ -93,13 +94,13 @@ class VerifyOutput:
     tokens: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StopLaw:
     """The exact law of the decision given each tree: nothing needs to be sampled.
 
     stop_probs: float64 [B, N], the probability that the cycle stops at each node.
     next_token_probs(): float64 [B, N, V], the next token's law given that it stops there; a zero
-        row where it cannot.
+        row where it cannot. It reads the target's rows when it is called, not before.
     expected_accepted: float64 [B], expected number of accepted draft tokens.
     """
 
@@ -118,8 +119,8 @@ def resolve(verifier: str | Verifier) -> Verifier:
 
 def _renormalise(probs: Tensor) -> Tensor:
     """The laws [..., V] in float64: float32 rows sum to 1 only within their rounding."""
-    probs = probs.double()
-    return probs / probs.sum(-1, keepdim=True)
+    probs = probs.double().contiguous()
+    return probs / total(probs)[..., None]
 
 
 def _check_shapes(
@@ -143,10 +144,10 @@ def _present(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
     return (tree.tokens[:, ids] >= 0) | (ids == 0)
 
 
-def _judge_probs(
+def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
-) -> tuple[Verifier, Rows, Judged]:
-    """Check the input of `verify` and `stop_law` and allocate the tree."""
+) -> tuple[Verifier, Rows, Rows]:
+    """Check the input of `verify` and `stop_law`; return the rule and its rows of laws."""
     verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     nodes = tuple(range(topology.num_nodes))
@@ -162,7 +163,7 @@ def _judge_probs(
     def draft(rows: Tensor) -> Tensor:
         return _renormalise(draft_probs[:, rows])
 
-    return verifier, target, _judge(verifier, tree, target, draft)
+    return verifier, target, draft
 
 
 def _judge(verifier: Verifier, tree: DraftTree, target: Rows, draft: Rows) -> Judged:
@@ -195,6 +196,7 @@ def _emit(
     return VerifyOutput(accepted_nodes, num_accepted, next_token, tokens)
 
 
+@torch.no_grad()
 def verify(
     verifier: str | Verifier,
     tree: DraftTree,
@@ -209,8 +211,8 @@ def verify(
     Args:
         verifier: a name in VERIFIERS or a Verifier.
         tree: B drafted trees of one topology, drawn with the verifier's draft law.
-        target_probs: [B, N, V], row v the target's law after node v; any floating dtype. Rows of
-            absent nodes are not read.
+        target_probs: [B, N, V], row v the target's law after node v; any floating dtype (the
+            numbers are read as they are and renormalised). Rows of absent nodes are not read.
         draft_probs: [B, I, V], the law that each internal node's children were drawn from, in the
             order of topology.internal.
         uniforms: float64 in [0, 1), [B, N + 1]; slot v decides node v (entering it for a local
@@ -235,14 +237,16 @@ def verify(
         >>> verify("univer", tree, target, draft, uniforms=uniforms).tokens
         tensor([[2, 0]])
     """
-    verifier, _, judged = _judge_probs(verifier, tree, target_probs, draft_probs)
+    verifier, target, draft = _check_probs(verifier, tree, target_probs, draft_probs)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
+    judged = _judge(verifier, tree, target, draft)
     stop = _stop_nodes(verifier, tree, judged, uniforms)
     trees = torch.arange(batch, device=stop.device)
     return _emit(tree, judged, stop, _renormalise(target_probs[trees, stop]), uniforms)
 
 
+@torch.no_grad()
 def verify_logits(
     verifier: str | Verifier,
     tree: DraftTree,
@@ -306,6 +310,7 @@ def verify_logits(
     return _emit(tree, judged, stop, filters(rows.double()), uniforms)
 
 
+@torch.no_grad()
 def stop_law(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
 ) -> StopLaw:
@@ -324,7 +329,8 @@ def stop_law(
         >>> stop_law("univer", tree, target, draft).expected_accepted
         tensor([1.], dtype=torch.float64)
     """
-    verifier, target, judged = _judge_probs(verifier, tree, target_probs, draft_probs)
+    verifier, target, draft = _check_probs(verifier, tree, target_probs, draft_probs)
+    judged = _judge(verifier, tree, target, draft)
     topology = tree.topology
     stop_probs = COMPOSITION[verifier.composition].stop_probs(topology, judged.acceptance)
     table = indices(topology, stop_probs.device)
@@ -334,7 +340,7 @@ def stop_law(
         leaves = list(topology.leaves)
         laws[:, leaves] = target(torch.tensor(leaves, device=laws.device))
         for layer, residual in zip(table.layers, judged.residuals, strict=True):
-            mass = residual.sum(-1, keepdim=True)
+            mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.
             laws[:, layer.nodes] = torch.where(mass > 0, residual / mass, target(layer.nodes))
         return torch.where((stop_probs > 0)[..., None], laws, 0.0)

@@ -55,6 +55,17 @@ def test_a_row_alone_is_a_row_in_a_batch(device: torch.device) -> None:
         assert filters(rows[:1]).shape == (1, 6)
 
 
+def test_the_hottest_law_is_flat_and_finite() -> None:
+    law = Filters(1e39)(torch.tensor([1.0, 3.0, -torch.inf]))
+    torch.testing.assert_close(law, torch.tensor([0.5, 0.5, 0.0]))
+
+
+@pytest.mark.parametrize("logits", [[1.0, 2.0], torch.zeros(2, 0), torch.tensor(1.0)], ids=str)
+def test_what_is_not_logits_is_refused(logits: object) -> None:
+    with pytest.raises(InputError, match=r"^logits: expected a tensor \[..., V\]"):
+        Filters()(logits)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("temperature", [0, 1e-320, 1e-8, 1e-4])
 def test_cold_laws_are_finite_and_on_the_largest_logit(temperature: float) -> None:
     law = Filters(temperature)(torch.tensor([1.0, 3.0, 2.0, -torch.inf]))
@@ -96,6 +107,11 @@ def test_laws_are_at_least_float32_and_inputs_stay(dtype: torch.dtype) -> None:
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_p", float("nan")),
+        ("temperature", "1"),
+        ("temperature", None),
+        ("top_k", True),
+        ("top_p", "0.9"),
+        ("min_p", None),
         ("min_p", -0.1),
         ("min_p", 1.5),
     ],

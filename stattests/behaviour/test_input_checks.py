@@ -18,7 +18,7 @@ from univer import (
     verify,
     verify_logits,
 )
-from univer.drafting import draft_children
+from univer.drafting import draft_children, draft_tree
 
 TOPOLOGY = Topology.from_parents([-1, 0, 0, 1, 1])
 B, N, V = 3, 5, 4
@@ -248,8 +248,13 @@ def test_draft_children_checks_its_input() -> None:
     law, eta = torch.full((2, 4), 0.25), torch.zeros(2, 3, dtype=torch.float64)
     cases: list[tuple[tuple[Any, ...], str]] = [
         (("beam", law, 3, eta), "drafting: 'beam' is unknown"),
-        (("top_residual", law[0], 3, eta), "draft_probs: expected a tensor"),
+        (("top_residual", law[0], 3, eta), "draft_probs: expected 2 axes"),
         (("top_residual", law, 0, eta), "arity: expected an integer >= 1, got 0"),
+        (("top_residual", law, "3", eta), "arity: expected an integer >= 1, got '3'"),
+        (("top_residual", law.long(), 3, eta), "draft_probs: expected a floating-point tensor"),
+        (("top_residual", [[1.0]], 3, eta), "draft_probs: expected a floating-point tensor"),
+        (("top_residual", law, 3, eta, [[1.0]]), "scores: expected a floating-point tensor"),
+        (("top_residual", law, 3, eta, law.long()), "scores: expected a floating-point tensor"),
         (("top_residual", law, 2, eta), r"uniforms: expected shape \[2, 2\], got \[2, 3\]"),
         (("top_residual", law, 3, eta.float()), "uniforms: expected a float64 tensor"),
         (("top_residual", law, 3, eta, law[:1]), "scores: expected the shape of draft_probs"),
@@ -261,3 +266,55 @@ def test_draft_children_checks_its_input() -> None:
     for arguments, says in cases:
         with pytest.raises(InputError, match=says):
             draft_children(*arguments)
+
+
+Change = Callable[[torch.Tensor], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda law: law * torch.nan, "draft_probs: the row of node 0 in tree 0 holds NaN"),
+        (lambda law: law.log(), "draft_probs: the row of node 0 in tree 0 holds -"),
+        (lambda law: law * 0, "draft_probs: the row of node 0 in tree 0 sums to 0"),
+        (lambda law: law[:1], "next_law: expected laws of shape"),
+        (lambda law: law.repeat(1, 2, 1), "next_law: expected laws of shape"),
+        (lambda law: law[0], "draft_probs: expected 3 axes"),
+        (lambda law: law.long(), "draft_probs: expected a floating-point tensor"),
+    ],
+)
+def test_draft_tree_checks_what_next_law_returns(change: Change, says: str) -> None:
+    root = torch.zeros(2, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(0)
+
+    def next_law(_: DraftTree, nodes: tuple[int, ...]) -> tuple[torch.Tensor, None]:
+        return change(torch.full((2, len(nodes), 4), 0.25)), None
+
+    with pytest.raises(InputError, match=says):
+        draft_tree("top_residual", TOPOLOGY, root, next_law, generator=generator)
+
+
+def test_draft_tree_checks_its_other_arguments() -> None:
+    root = torch.zeros(2, dtype=torch.int64)
+    cases: list[tuple[Any, ...]] = [
+        ("beam", TOPOLOGY, root, "drafting: 'beam' is unknown"),
+        ("top_residual", "2x2", root, "topology: expected a Topology, got str"),
+        ("top_residual", TOPOLOGY, [0, 0], "root: expected an int64 tensor"),
+        ("top_residual", TOPOLOGY, root[None], "root: expected an int64 tensor"),
+    ]
+    for drafting, topology, first, says in cases:
+        with pytest.raises(InputError, match=says):
+            draft_tree(drafting, topology, first, None, generator=torch.Generator())  # type: ignore[arg-type]
+
+
+def test_randomness_is_checked_before_it_is_used() -> None:
+    arguments = good()
+    del arguments["uniforms"]
+    with pytest.raises(InputError, match=r"^generator: expected a torch.Generator, got int"):
+        call({**arguments, "generator": 3})
+    generator = torch.Generator().manual_seed(3)
+    before = generator.get_state()
+    arguments["target_probs"][0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match="target_probs"):
+        call({**arguments, "generator": generator})
+    assert torch.equal(generator.get_state(), before)

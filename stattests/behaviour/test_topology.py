@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -66,6 +68,8 @@ def test_specs_and_parents_agree(spec: str, same: list[int]) -> None:
         "medusa",
         "-1x2",
         "99x99",
+        "chain:" + "9" * 5000,
+        "[" * 100_000,
         "[[0],[",
         "[1]",
         '["ab"]',
@@ -80,7 +84,7 @@ def test_specs_and_parents_agree(spec: str, same: list[int]) -> None:
         [0, 1],
         2.5,
     ],
-    ids=repr,
+    ids=lambda spec: repr(spec)[:20],
 )
 def test_bad_spec_gets_one_sentence(spec: object) -> None:
     with pytest.raises(InputError, match=r"^topology: .*\.$"):
@@ -96,12 +100,21 @@ def test_bad_spec_gets_one_sentence(spec: object) -> None:
         ([-1, 0, -1], "node 2 has parent -1"),
         ([-1, 2, 0], "node 1 has parent 2"),
         ([-1, 0, 1, 0], "level order"),
-        ([-1, "a"], "integers"),
+        ([-1, "a"], "whole numbers"),
+        ([-1, 0.0], "whole numbers"),
     ],
 )
 def test_bad_parents_are_named(parents: list[int], says: str) -> None:
     with pytest.raises(InputError, match=says):
         Topology.from_parents(parents)
+
+
+def test_any_sequence_of_whole_numbers_makes_the_same_topology() -> None:
+    for parents in ([-1, 0, 0], (-1, 0, 0), np.array([-1, 0, 0]), torch.tensor([-1, 0, 0])):
+        topology = Topology.from_parents(parents)
+        assert topology == Topology((-1, 0, 0))
+        assert hash(topology) == hash(Topology([-1, 0, 0]))  # type: ignore[arg-type]
+        assert pickle.loads(pickle.dumps(topology)) == topology
 
 
 @given(topology=topologies(max_nodes=12, max_arity=4))

@@ -135,6 +135,60 @@ def test_inputs_stay_and_calls_repeat(name: str) -> None:
     assert torch.equal(again.tokens, first.tokens)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_laws_are_read_as_they_are(name: str, dtype: torch.dtype) -> None:
+    """Their sums are off by rounding alone; the numbers count, renormalised. Dtypes may differ."""
+    tree, target, draft, uniforms = problem(name, "2x2", vocab=3000)
+    rows = [part.softmax(-1).to(dtype) for part in (target, draft)]
+    exact = [row.double() / row.double().sum(-1, keepdim=True) for row in rows]
+    expected = verify(name, tree, *exact, uniforms=uniforms)
+    assert torch.equal(verify(name, tree, *rows, uniforms=uniforms).tokens, expected.tokens)
+    mixed = verify(name, tree, exact[0], rows[1], uniforms=uniforms)
+    assert torch.equal(mixed.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answer_does_not_depend_on_batch_threads_or_strides(name: str) -> None:
+    """To the last bit, on rows long enough to be summed by several threads."""
+    tree, target, draft, _ = problem(name, "2x1", batch=3, vocab=33_000)
+    target, draft = target.softmax(-1), draft.softmax(-1)
+    one = stop_law(name, tree, target, draft)
+    torch.set_num_threads(2)
+    try:
+        two = stop_law(name, tree, target, draft)
+        alone = [
+            stop_law(name, DraftTree(tree.topology, tree.tokens[b : b + 1]), p[None], q[None])
+            for b, (p, q) in enumerate(zip(target, draft, strict=True))
+        ]
+    finally:
+        torch.set_num_threads(1)
+    strided = [part.transpose(0, 2).contiguous().transpose(0, 2) for part in (target, draft)]
+    turned = stop_law(name, tree, *strided)
+    for law in (two, turned):
+        assert torch.equal(law.stop_probs, one.stop_probs)
+        assert torch.equal(law.next_token_probs(), one.next_token_probs())
+    assert torch.equal(torch.cat([law.stop_probs for law in alone]), one.stop_probs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_mode_and_gradients_leave_no_trace(name: str) -> None:
+    topology = "[[0],[1],[0,0],[0,0,0]]"  # used nowhere else: its tables are made here first
+    tree, target, draft, uniforms = problem(name, topology)
+    target, draft = target.softmax(-1), draft.softmax(-1)
+    with torch.inference_mode():
+        first = verify(name, tree, target, draft, uniforms=uniforms)
+    again = verify(name, tree, target.requires_grad_(), draft, uniforms=uniforms)
+    assert torch.equal(first.tokens, again.tokens)
+    assert not stop_law(name, tree, target, draft).stop_probs.requires_grad
+
+
+def test_outputs_can_be_compared_without_an_error() -> None:
+    part = problem("univer", "2x2")
+    assert outputs("univer", *part) != outputs("univer", *part)
+    assert part[0] == part[0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_is_read_and_never_summed(name: str, dtype: torch.dtype) -> None:

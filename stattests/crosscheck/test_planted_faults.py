@@ -35,16 +35,16 @@ def check(name: str) -> None:
 
 
 ALLOCATION_FAULTS = [
-    ("univer", Fault("ot-z-without-scale", allocation, "(1 - scale[:, None]) + surplus.sum",
-                     "surplus.sum")),
+    ("univer", Fault("ot-z-without-scale", allocation, "(1 - scale[:, None]) + total(surplus)",
+                     "total(surplus)")),
     ("greedy", Fault("ot-top-not-removed", allocation, "rest = without(draft, fixed)",
                      "rest = draft")),
-    ("univer", Fault("ot-unscaled-ratio", allocation, "ratio(_at(scaled, sampled)",
-                     "ratio(_at(target, sampled)")),
+    ("univer", Fault("ot-unscaled-ratio", allocation, "ratio(at(scaled, sampled)",
+                     "ratio(at(target, sampled)")),
     ("greedy", Fault("ot-child-keeps-residual", allocation,
                      "without(surplus, children) * factor", "surplus * factor")),
-    ("rrsw", Fault("rrsw-draft-not-reduced", allocation, "q = _normalise(without(q, x))", "q = q")),
-    ("rrsw", Fault("rrsw-draft-not-renormalised", allocation, "q = _normalise(without(q, x))",
+    ("rrsw", Fault("rrsw-draft-not-reduced", allocation, "q = normalise(without(q, x))", "q = q")),
+    ("rrsw", Fault("rrsw-draft-not-renormalised", allocation, "q = normalise(without(q, x))",
                    "q = without(q, x)")),
     ("traversal", Fault("rrsw-scale-not-updated", allocation,
                         "c = torch.where(present, ratio(mass, mass + (1 - c)), c)", "c = c")),

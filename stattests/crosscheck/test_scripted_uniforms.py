@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stattests.crosscheck.both import FLOAT64_TOLERANCE, LARGEST, Batch, drawn_batch
 from stattests.strategies import Toy, toys
 from univer import VERIFIERS, DraftTree, Topology, VerifyOutput, stop_law, verify
-from univer.verifiers import _judge_probs
+from univer.verifiers import _check_probs, _judge
 
 NAMES = sorted(VERIFIERS)
 EDGES = [0.0, 2**-24, LARGEST]
@@ -56,7 +56,8 @@ def test_a_node_is_passed_exactly_when_its_uniform_is_below_the_threshold(
     """At the threshold itself a node is refused; at the float just below it is taken."""
     batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
     tree, rows = batch.draft_tree, batch.rows()
-    verifier, _, judged = _judge_probs(name, tree, *rows)
+    verifier, target, draft = _check_probs(name, tree, *rows)
+    judged = _judge(verifier, tree, target, draft)
     thresholds = judged.acceptance
     conditional = verifier.composition == "conditional"
     for node in range(1, toy.topology.num_nodes):

@@ -23,7 +23,7 @@ from stattests.crosscheck.both import (
 from stattests.strategies import Toy, toys
 from stattests.streams import torch_generator
 from univer import VERIFIERS, DraftTree, stop_law, verify, verify_logits
-from univer.verifiers import _judge_probs
+from univer.verifiers import _check_probs, _judge
 
 NAMES = sorted(VERIFIERS)
 MARGINS = {torch.float64: FLOAT64_TOLERANCE, torch.float32: FLOAT32_MARGIN}
@@ -45,7 +45,8 @@ def near_a_threshold(
     name: str, tree: DraftTree, rows: Any, uniforms: torch.Tensor, margin: float
 ) -> torch.Tensor:
     """Rows [B] in which some uniform is within the margin of what it is compared with."""
-    verifier, _, judged = _judge_probs(name, tree, *rows)
+    verifier, target, draft = _check_probs(name, tree, *rows)
+    judged = _judge(verifier, tree, target, draft)
     close = (uniforms[:, :-1].to(judged.acceptance) - judged.acceptance).abs() < margin
     law = stop_law(verifier, tree, *rows)
     edges = law.next_token_probs().cumsum(-1)
