@@ -27,7 +27,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)], scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device there is; a missing one is skipped with its reason."""
     if request.param == "cuda" and not torch.cuda.is_available():

@@ -20,6 +20,8 @@ from reference import decision
 from reference.decision import Attempts, Laws, StopLaw, TreeLike, VerifyOutput
 from reference.laws import Law, Number, normalise, positive_part, ratio, without
 
+DRAFTING = "top_residual"
+
 
 def _attempts(laws: Laws) -> Attempts:
     def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:

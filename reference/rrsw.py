@@ -17,6 +17,8 @@ from reference import decision
 from reference.decision import Attempts, Laws, StopLaw, TreeLike, VerifyOutput
 from reference.laws import Law, Number, normalise, positive_part, ratio, without
 
+DRAFTING = "without_replacement"
+
 
 def _attempts(laws: Laws) -> Attempts:
     def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:

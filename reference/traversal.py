@@ -21,6 +21,8 @@ from reference import decision
 from reference.decision import Laws, StopLaw, TreeLike, VerifyOutput, Visit
 from reference.laws import normalise, positive_part, ratio, without
 
+DRAFTING = "without_replacement"
+
 
 def _visits(laws: Laws) -> Iterator[Visit]:
     tree = laws.tree

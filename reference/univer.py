@@ -22,6 +22,8 @@ from reference import decision
 from reference.decision import Laws, StopLaw, TreeLike, VerifyOutput, Visit
 from reference.laws import Law, Number, normalise, one, positive_part, ratio, without
 
+DRAFTING = "top_residual"
+
 
 def layer(
     scale: Number, p: Law, q: Law, fixed: Sequence[int], sampled: int

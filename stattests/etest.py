@@ -135,7 +135,7 @@ def pit_values(
         uniforms: fresh uniforms in [0, 1), independent of everything else, [n].
 
     Returns:
-        Values in [0, 1), [n].
+        Values in [0, 1), [n]; +inf for a token that its law gives probability 0.
 
     Source: randomised PIT, Brockwell 2007; the order, STATS 6.
 
@@ -152,7 +152,8 @@ def pit_values(
     before = (order < at) | ((order == at) & (np.arange(p.shape[1]) < y))
     own: NDArray[np.float64] = np.take_along_axis(p, y, 1)[:, 0]
     below: NDArray[np.float64] = np.where(before, p, 0.0).sum(-1)
-    return below + np.asarray(uniforms, dtype=np.float64) * own
+    values: NDArray[np.float64] = below + np.asarray(uniforms, dtype=np.float64) * own
+    return np.where(own > 0, values, inf)
 
 
 def pit_counts(values: ArrayLike) -> NDArray[np.int64]:
@@ -165,7 +166,10 @@ def pit_counts(values: ArrayLike) -> NDArray[np.int64]:
 def pit_log_e(values: ArrayLike, planned: int) -> float:
     """The log of E for PIT values, betting on the TV that `planned` tokens can catch.
 
-    `planned` is the number of tokens decided on beforehand: the bet must not depend on the text.
+    `planned` is the number of tokens decided on beforehand: the bet must not depend on the text. A
+    forbidden token (a value of +inf) is proof: +inf.
     """
+    if np.isinf(values).any():
+        return inf
     c = concentration(PIT_CELLS, 1.0, detectable_tv(planned))
     return log_e(pit_counts(values), np.full(PIT_CELLS, 1 / PIT_CELLS), c)

@@ -79,11 +79,13 @@ class Toy:
         return fractions(self._pair(prefix)[1])
 
 
-def max_trees(topology: Topology, vocab: int) -> int:
+def max_trees(topology: Topology, vocab: int, drafting: str = "without_replacement") -> int:
     """An upper bound on the number of different trees that can be drafted."""
     bound = 1
     for node in topology.internal:
-        bound *= perm(vocab, min(vocab, len(topology.children(node))))
+        arity = min(vocab, len(topology.children(node)))
+        one_is_drawn = drafting == "top_residual"
+        bound *= vocab - arity + 1 if one_is_drawn else perm(vocab, arity)
     return bound
 
 
@@ -105,10 +107,16 @@ def toys(
     draw: st.DrawFn,
     shapes: st.SearchStrategy[Topology] | None = None,
     max_drafted: int = MAX_TREES,
+    drafting: str = "without_replacement",
 ) -> Toy:
-    """Toy models whose laws depend on the prefix, on ragged trees."""
+    """Toy models whose laws depend on the prefix, on ragged trees.
+
+    `drafting` says for which draft law `max_drafted` must hold: `top_residual` draws far fewer
+    trees, so that larger vocabularies fit.
+    """
     topology = draw(topologies() if shapes is None else shapes)
-    sizes = [vocab for vocab in (5, 4, 3, 2) if max_trees(topology, vocab) <= max_drafted] or [2]
+    fits = [v for v in (5, 4, 3, 2) if max_trees(topology, v, drafting) <= max_drafted]
+    sizes = fits or [2]
     vocab = draw(st.sampled_from(sizes))
     pool = draw(st.lists(law_pairs(vocab), min_size=1, max_size=6))
     return Toy(vocab, topology.parents, tuple(pool))

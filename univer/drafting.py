@@ -22,11 +22,13 @@ from torch import Tensor
 from univer.errors import (
     InputError,
     check_choice,
+    check_floating,
     check_logit_rows,
     check_prob_rows,
     check_uniforms,
     node_in_tree,
 )
+from univer.indices import indices
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
 
@@ -100,14 +102,10 @@ def _without_replacement(probs: Tensor, uniforms: Tensor, scores: Tensor | None)
 
 @dataclass(frozen=True)
 class Drafting:
-    """One draft law: `draw(probs [n, V], uniforms [n, m], scores [n, V] | None) -> tokens [n, m]`.
-
-    `distinct` says that siblings never share a token, so that a twin in a tree is bad input.
-    """
+    """A draft law: `draw(probs [n, V], uniforms [n, m], scores [n, V] | None) -> tokens [n, m]`."""
 
     name: str
     draw: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    distinct: bool = True
 
 
 DRAFTING = {
@@ -121,18 +119,16 @@ DRAFTING = {
 
 def _check_rows(probs: object, scores: object, ndim: int) -> None:
     """Check the kind and shape of draft laws and of the scores beside them."""
-    if not isinstance(probs, Tensor) or not probs.is_floating_point():
-        kind = getattr(probs, "dtype", type(probs).__name__)
-        raise InputError(f"draft_probs: expected a floating-point tensor, got {kind}.")
+    check_floating("draft_probs", probs)
+    assert isinstance(probs, Tensor)
     if probs.ndim != ndim or probs.shape[-1] == 0:
         raise InputError(
             f"draft_probs: expected {ndim} axes, the last of size V >= 1, got {list(probs.shape)}."
         )
     if scores is None:
         return
-    if not isinstance(scores, Tensor) or not scores.is_floating_point():
-        kind = getattr(scores, "dtype", type(scores).__name__)
-        raise InputError(f"scores: expected a floating-point tensor, got {kind}.")
+    check_floating("scores", scores)
+    assert isinstance(scores, Tensor)
     if scores.shape != probs.shape:
         raise InputError(
             f"scores: expected the shape of draft_probs, {list(probs.shape)},"
@@ -162,7 +158,7 @@ def draft_children(
         Child tokens in draw order, int64 [n, m]; -1 for an absent child.
 
     Raises:
-        InputError: an unknown draft law, or a shape that does not fit.
+        InputError: an unknown draft law; a type, shape or value that is not as above.
 
     Source: SPEC 3; Hu et al. 2025 for `top_residual`, Li et al. 2024 (EAGLE) for
     `without_replacement`.
@@ -182,26 +178,6 @@ def draft_children(
     if scores is not None:
         check_logit_rows("scores", scores, everywhere, lambda index: f"row {index[0]}")
     return DRAFTING[drafting].draw(draft_probs, uniforms, scores)
-
-
-def _check_level(
-    probs: Tensor,
-    scores: Tensor | None,
-    present: Tensor,
-    nodes: tuple[int, ...],
-    before: list[Tensor],
-) -> None:
-    """Check what `next_law` returned for a level's nodes."""
-    _check_rows(probs, scores, 3)
-    vocab = before[0].shape[2] if before else probs.shape[2]
-    if probs.shape != (*present.shape, vocab):
-        raise InputError(
-            f"next_law: expected laws of shape {[*present.shape, vocab]} for nodes {list(nodes)},"
-            f" got {list(probs.shape)}."
-        )
-    check_prob_rows("draft_probs", probs, present, node_in_tree(nodes))
-    if scores is not None:
-        check_logit_rows("scores", scores, present, node_in_tree(nodes))
 
 
 def draft_tree(
@@ -230,7 +206,7 @@ def draft_tree(
         tree).
 
     Raises:
-        InputError: an unknown draft law, or uniforms that do not fit.
+        InputError: an unknown draft law; a topology, root, law or uniforms that do not fit.
     """
     check_choice("drafting", drafting, DRAFTING)
     if not isinstance(topology, Topology):
@@ -239,29 +215,42 @@ def draft_tree(
         given = getattr(root, "shape", type(root).__name__)
         raise InputError(f"root: expected an int64 tensor [B], got {given}.")
     uniforms = take_uniforms(uniforms, generator, (root.shape[0], topology.num_nodes), root.device)
-    law = DRAFTING[drafting]
+    law, table = DRAFTING[drafting], indices(topology, root.device)
     tokens = root.new_full((root.shape[0], topology.num_nodes), -1)
     tokens[:, 0] = root
-    laws: list[Tensor] = []
+    present = torch.zeros_like(tokens, dtype=torch.bool)
+    present[:, 0] = True  # whatever its token: an unknown root is written as -1
+    levels: list[tuple[tuple[int, ...], Tensor, Tensor | None]] = []
+    layers = list(zip(topology.layers, table.layers, strict=True))
     for level in topology.levels:
         nodes = tuple(v for v in level if topology.children(v))
         if not nodes:
             continue
         probs, scores = next_law(DraftTree(topology, tokens.clone()), nodes)
-        # Node 0 is present whatever its token: an unknown root is written as -1.
-        present = (tokens[:, nodes] >= 0) | (nodes == (0,))
-        _check_level(probs, scores, present, nodes, laws)
-        laws.append(probs)
-        for layer in topology.layers:
-            if layer.nodes[0] not in nodes:
-                continue
-            at = [nodes.index(v) for v in layer.nodes]
+        _check_rows(probs, scores, 3)
+        vocab = levels[0][1].shape[2] if levels else probs.shape[2]
+        if probs.shape != (root.shape[0], len(nodes), vocab):
+            raise InputError(
+                f"next_law: expected laws of shape {[root.shape[0], len(nodes), vocab]} for nodes"
+                f" {list(nodes)}, got {list(probs.shape)}."
+            )
+        levels.append((nodes, probs, scores))
+        while layers and layers[0][0].nodes[0] in nodes:
+            layer, at = layers.pop(0)
+            rows = at.draft_rows - topology.internal.index(nodes[0])
             children = law.draw(
-                probs[:, at].flatten(0, 1),
-                uniforms[:, layer.children].flatten(0, 1),
-                None if scores is None else scores[:, at].flatten(0, 1),
-            ).view(len(root), len(at), layer.arity)
-            drawn = torch.where(present[:, at][..., None], children, -1)
-            tokens[:, layer.children] = drawn
-    draft_probs = torch.cat(laws, 1) if laws else torch.zeros(len(root), 0, 0, device=root.device)
-    return DraftTree(topology, tokens), draft_probs
+                probs[:, rows].flatten(0, 1),
+                uniforms[:, at.slots].flatten(0, 1),
+                None if scores is None else scores[:, rows].flatten(0, 1),
+            ).view(len(root), len(layer.nodes), layer.arity)
+            drawn = torch.where(present[:, at.nodes][..., None], children, -1)
+            tokens[:, at.slots] = drawn
+            present[:, at.slots] = drawn >= 0
+    for nodes, probs, scores in levels:  # last, so that no level waits for the device
+        here = present[:, list(nodes)]
+        check_prob_rows("draft_probs", probs, here, node_in_tree(nodes))
+        if scores is not None:
+            check_logit_rows("scores", scores, here, node_in_tree(nodes))
+    if not levels:
+        return DraftTree(topology, tokens), torch.zeros(len(root), 0, 0, device=root.device)
+    return DraftTree(topology, tokens), torch.cat([probs for _, probs, _ in levels], 1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from univer.errors import InputError
+from univer.rows import normalise
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,18 @@ class Filters:
             probs = self._keep_top(probs)
         if self.min_p > 0:
             floor = self.min_p * probs.amax(-1, keepdim=True)
-            probs = _normalise(torch.where(probs >= floor, probs, 0.0))
+            probs = normalise(torch.where(probs >= floor, probs, 0.0))
         return probs
 
     def _keep_top(self, probs: Tensor) -> Tensor:
         ordered, ids = probs.sort(dim=-1, descending=True, stable=True)  # ties: lower id
         if self.top_k:
-            ordered = _normalise(
+            ordered = normalise(
                 torch.where(
                     torch.arange(probs.shape[-1], device=probs.device) < self.top_k, ordered, 0.0
                 )
             )
         if self.top_p < 1:
             before = ordered.cumsum(-1, dtype=torch.float64) - ordered
-            ordered = _normalise(torch.where(before < self.top_p, ordered, 0.0))
+            ordered = normalise(torch.where(before < self.top_p, ordered, 0.0))
         return torch.zeros_like(probs).scatter_(-1, ids, ordered)
-
-
-def _normalise(weights: Tensor) -> Tensor:
-    return weights / weights.sum(-1, keepdim=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from univer.errors import InputError, check_uniforms
+from univer.errors import InputError, check_exactly_one, check_uniforms
 
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -50,9 +50,7 @@ def take_uniforms(
     Raises:
         InputError: both or neither are given, or the uniforms are not as expected.
     """
-    if (uniforms is None) == (generator is None):
-        given = "neither" if uniforms is None else "both"
-        raise InputError(f"uniforms, generator: pass exactly one of the two, got {given}.")
+    check_exactly_one("uniforms", uniforms, "generator", generator)
     if uniforms is not None:
         check_uniforms("uniforms", uniforms, shape, device)
         return uniforms

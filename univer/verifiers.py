@@ -14,14 +14,14 @@ Letters: B trees, N nodes, I internal nodes, V vocabulary, D depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from univer.allocation import ALLOCATION
-from univer.composition import COMPOSITION, Judged, Rows, indices, judge, next_token_weights
+from univer.composition import COMPOSITION, Judged, Rows, judge, next_token_weights
 from univer.drafting import DRAFTING, DraftTree
 from univer.errors import (
     InputError,
@@ -33,6 +33,7 @@ from univer.errors import (
     node_in_tree,
 )
 from univer.filters import Filters
+from univer.indices import indices
 from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
 
@@ -134,14 +135,15 @@ def _check_shapes(
     vocab = check_rows_shape(f"target_{kind}", target, batch, topology.num_nodes, None, device)
     if topology.internal:
         check_rows_shape(f"draft_{kind}", draft, batch, len(topology.internal), vocab, device)
-    check_tokens(topology, tokens, vocab, DRAFTING[verifier.drafting].distinct)
+    check_tokens(topology, tokens, vocab)
     return verifier
 
 
-def _present(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-    """Which of these nodes are in each tree, [B, nodes]; the root is, whatever its token."""
-    ids = torch.tensor(nodes, dtype=torch.int64, device=tree.tokens.device)
-    return (tree.tokens[:, ids] >= 0) | (ids == 0)
+def _present(tree: DraftTree) -> Tensor:
+    """Which nodes are in each tree, [B, N]; the root is, whatever its token."""
+    present = tree.tokens >= 0
+    present[:, 0] = True
+    return present
 
 
 def _check_probs(
@@ -150,12 +152,12 @@ def _check_probs(
     """Check the input of `verify` and `stop_law`; return the rule and its rows of laws."""
     verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
-    nodes = tuple(range(topology.num_nodes))
-    check_prob_rows("target_probs", target_probs, _present(tree, nodes), node_in_tree(nodes))
+    present = _present(tree)
+    everywhere = node_in_tree(range(topology.num_nodes))
+    check_prob_rows("target_probs", target_probs, present, everywhere)
     if topology.internal:
-        present = _present(tree, topology.internal)
-        place = node_in_tree(topology.internal)
-        check_prob_rows("draft_probs", draft_probs, present, place)
+        present = present[:, indices(topology, present.device).internal]
+        check_prob_rows("draft_probs", draft_probs, present, node_in_tree(topology.internal))
 
     def target(rows: Tensor) -> Tensor:
         return _renormalise(target_probs[:, rows])
@@ -212,7 +214,8 @@ def verify(
         verifier: a name in VERIFIERS or a Verifier.
         tree: B drafted trees of one topology, drawn with the verifier's draft law.
         target_probs: [B, N, V], row v the target's law after node v; any floating dtype (the
-            numbers are read as they are and renormalised). Rows of absent nodes are not read.
+            numbers are read as they are and renormalised; sums may be off by 1e-4, in half
+            precision by the rounding of its type). Rows of absent nodes are not read.
         draft_probs: [B, I, V], the law that each internal node's children were drawn from, in the
             order of topology.internal.
         uniforms: float64 in [0, 1), [B, N + 1]; slot v decides node v (entering it for a local
@@ -285,11 +288,10 @@ def verify_logits(
     filters = Filters(temperature)
     verifier = _check_shapes(verifier, tree, target_logits, draft_logits, "logits")
     topology = tree.topology
-    inner = topology.internal
-    if inner:
-        present = _present(tree, inner)
-        place = node_in_tree(inner)
-        check_logit_rows("target_logits", target_logits[:, list(inner)], present, place)
+    inner = indices(topology, tree.tokens.device).internal
+    if topology.internal:
+        present, place = _present(tree)[:, inner], node_in_tree(topology.internal)
+        check_logit_rows("target_logits", target_logits[:, inner], present, place)
         check_logit_rows("draft_logits", draft_logits, present, place)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
@@ -335,10 +337,10 @@ def stop_law(
     stop_probs = COMPOSITION[verifier.composition].stop_probs(topology, judged.acceptance)
     table = indices(topology, stop_probs.device)
 
+    @torch.no_grad()
     def next_token_probs() -> Tensor:
         laws = torch.zeros(*target_probs.shape, dtype=torch.float64, device=stop_probs.device)
-        leaves = list(topology.leaves)
-        laws[:, leaves] = target(torch.tensor(leaves, device=laws.device))
+        laws[:, table.leaves] = target(table.leaves)
         for layer, residual in zip(table.layers, judged.residuals, strict=True):
             mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.

@@ -151,6 +151,10 @@ def test_bad_input_is_named(case: str) -> None:
 
 
 LAW_CASES = sorted(case for case in CASES if "uniform" not in case and "randomness" not in case)
+# Shapes, types, vocabularies and tokens: the same for laws and logits.
+SHAPE_CASES = sorted(
+    case for case in LAW_CASES if not any(word in case for word in ("row", "negative", "logits"))
+)
 
 
 @pytest.mark.parametrize("case", LAW_CASES)
@@ -161,6 +165,15 @@ def test_stop_law_checks_the_same(case: str) -> None:
     del arguments["uniforms"]
     with pytest.raises(InputError, match=says):
         call(arguments, stop_law)
+
+
+@pytest.mark.parametrize("case", SHAPE_CASES)
+def test_verify_logits_checks_the_same_of_its_logits(case: str) -> None:
+    change, says = CASES[case]
+    arguments = logits()
+    change(arguments)
+    with pytest.raises(InputError, match=says.replace("_probs", "_logits")):
+        call(arguments, verify_logits)
 
 
 @pytest.mark.parametrize("sibling", ["rrsw", "univer"])
@@ -252,8 +265,8 @@ def test_draft_children_checks_its_input() -> None:
         (("top_residual", law, 0, eta), "arity: expected an integer >= 1, got 0"),
         (("top_residual", law, "3", eta), "arity: expected an integer >= 1, got '3'"),
         (("top_residual", law.long(), 3, eta), "draft_probs: expected a floating-point tensor"),
-        (("top_residual", [[1.0]], 3, eta), "draft_probs: expected a floating-point tensor"),
-        (("top_residual", law, 3, eta, [[1.0]]), "scores: expected a floating-point tensor"),
+        (("top_residual", [[1.0]], 3, eta), "draft_probs: expected a torch tensor, got list"),
+        (("top_residual", law, 3, eta, [[1.0]]), "scores: expected a torch tensor, got list"),
         (("top_residual", law, 3, eta, law.long()), "scores: expected a floating-point tensor"),
         (("top_residual", law, 2, eta), r"uniforms: expected shape \[2, 2\], got \[2, 3\]"),
         (("top_residual", law, 3, eta.float()), "uniforms: expected a float64 tensor"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -22,15 +22,16 @@ from reference.decision import Tree
 from reference.drafting import draft_children
 from stattests.strategies import Toy
 from stattests.streams import numpy_generator
-from univer import VERIFIERS, DraftTree, Topology
+from univer import VERIFIERS, DraftTree, Topology, verifiers
 
 GOLDEN = Path(__file__).parent / "golden"
 LARGEST = 1 - 2**-53  # the largest float64 below 1
 
-# Rounding of sums and products over at most 5 tokens and 7 nodes, each within 2^-53 of exact.
+# Masses are sums and products of at most some 50 numbers in [0, 1], each within 2^-53 of exact.
 FLOAT64_TOLERANCE = 1e-12
-# Thresholds of float32 laws differ by their rounding, 2^-24, times what the rules amplify.
-FLOAT32_MARGIN = 1e-6
+# A threshold is a ratio of such masses: where what is left is as small as 1e-9 (the peaked laws),
+# an error of 1e-16 becomes 1e-7 of it. Such a place is reached with probability 1e-9.
+THRESHOLD_MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,40 @@ class Batch:
         """The same trees for torch."""
         return DraftTree(self.topology, torch.tensor([tree.tokens for tree in self.trees]))
 
-    def rows(self, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    def rows(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor]:
         """target_probs [B, N, V] and draft_probs [B, I, V]."""
         target, draft = (
-            torch.tensor(np.array(laws).astype(np.float64), dtype=dtype)
+            torch.tensor(np.array(laws).astype(np.float64), dtype=dtype, device=device)
             for laws in (self.target, self.draft)
         )
         return target, draft
+
+    def on(self, device: torch.device) -> DraftTree:
+        """The same trees on a device."""
+        return DraftTree(self.topology, self.draft_tree.tokens.to(device))
+
+    def as_float32(self) -> Batch:
+        """The same trees with the laws that float32 rows say, exactly: in fractions."""
+        return replace(self, target=_rounded(self.target), draft=_rounded(self.draft))
+
+
+def _rounded(laws: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Laws rounded to float32 and renormalised, as fractions."""
+    rounded = []
+    for law in laws:
+        floats = law.astype(np.float64).astype(np.float32)
+        exact = np.array([Fraction(float(x)) for x in floats.flat], dtype=object)
+        exact = exact.reshape(law.shape)
+        rounded.append(exact / exact.sum(-1, keepdims=True) if exact.size else exact)
+    return tuple(rounded)
+
+
+def acceptance_of(name: str, tree: DraftTree, target: Tensor, draft: Tensor) -> Tensor:
+    """The thresholds [B, N] that the uniforms are compared with."""
+    verifier, target_rows, draft_rows = verifiers._check_probs(name, tree, target, draft)
+    return verifiers._judge(verifier, tree, target_rows, draft_rows).acceptance
 
 
 def batch_of(trees: list[Tree], topology: Topology, target: Any, draft: Any) -> Batch:
@@ -110,6 +138,15 @@ def _law(table: dict[str, list[str]]) -> Any:
 def golden_model(case: dict[str, Any]) -> tuple[Topology, Any, Any]:
     """Topology, target and draft laws of a golden case."""
     return Topology.from_parents(case["parents"]), _law(case["target"]), _law(case["draft"])
+
+
+def by_path(batch: Batch) -> dict[tuple[Any, ...], int]:
+    """Each tree's place in the batch by the paths of its present nodes, as golden cases name it."""
+    nodes = range(batch.topology.num_nodes)
+    return {
+        tuple(enumeration.node_path(tree, v) for v in nodes if tree.tokens[v] >= 0): i
+        for i, tree in enumerate(batch.trees)
+    }
 
 
 def joint_rows(

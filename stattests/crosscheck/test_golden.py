@@ -10,20 +10,21 @@ import pytest
 import torch
 
 import reference
-from reference import enumeration, optimum
+from reference import optimum
 from stattests.crosscheck.both import (
     FLOAT64_TOLERANCE,
     GOLDEN,
     all_trees,
+    by_path,
     golden_cases,
     golden_model,
     joint_rows,
 )
+from stattests.theorems.checks import LP_TOLERANCE
 from univer import VERIFIERS, stop_law
 
 NAMES = sorted(golden_cases())
 OPTIMA = json.loads((GOLDEN / "optimum.json").read_text())
-OPTIMUM_TOLERANCE = 1e-7  # HiGHS's accuracy; the file has nine decimals
 
 
 def test_there_are_ninety_cases() -> None:
@@ -44,10 +45,7 @@ def test_reference_equals_the_golden_case_exactly(name: str, verifier: str) -> N
     assert len(laws) == expected["n_trees"]
     length = sum(c * law.expected_accepted for c, law in zip(chances, laws, strict=True))
     assert length == Fraction(expected["expected_accepted"])
-    drawn = {
-        tuple(enumeration.node_path(t, v) for v in range(topology.num_nodes) if t.tokens[v] >= 0): i
-        for i, t in enumerate(batch.trees)
-    }
+    drawn = by_path(batch)
     for answer in expected["trees"]:
         i = drawn[tuple(map(tuple, answer["node_paths"]))]
         assert chances[i] == Fraction(answer["draft_prob"])
@@ -66,18 +64,12 @@ def test_torch_float64_equals_the_golden_case(
     expected = case["verifiers"][verifier]
     topology, target, draft = golden_model(case)
     batch, chances = all_trees(verifier, topology, target, draft)
-    target_probs, draft_probs = (rows.to(device) for rows in batch.rows())
-    tree = batch.draft_tree
-    tree = type(tree)(topology, tree.tokens.to(device))
-    law = stop_law(verifier, tree, target_probs, draft_probs)
+    law = stop_law(verifier, batch.on(device), *batch.rows(device=device))
     weights = torch.tensor([float(chance) for chance in chances], dtype=torch.float64)
     length = (weights * law.expected_accepted.cpu()).sum().item()
     assert abs(length - float(Fraction(expected["expected_accepted"]))) <= FLOAT64_TOLERANCE
     joint = (law.stop_probs[..., None] * law.next_token_probs()).cpu().numpy()
-    drawn = {
-        tuple(enumeration.node_path(t, v) for v in range(topology.num_nodes) if t.tokens[v] >= 0): i
-        for i, t in enumerate(batch.trees)
-    }
+    drawn = by_path(batch)
     for answer in expected["trees"]:
         i = drawn[tuple(map(tuple, answer["node_paths"]))]
         exact = np.array(list(joint_rows(case, answer, batch.trees[i])), dtype=np.float64)
@@ -90,8 +82,8 @@ def test_optimum_over_whole_trees(entry: dict[str, float], drafting: str) -> Non
     case = golden_cases()[str(entry["case"])]
     topology, target, draft = golden_model(case)
     best = optimum.tree_optimum(drafting, topology, target, draft)
-    assert abs(best - entry[drafting]) <= OPTIMUM_TOLERANCE
+    assert abs(best - entry[drafting]) <= LP_TOLERANCE
     for name, verifier in VERIFIERS.items():
         if verifier.drafting == drafting:
             length = Fraction(case["verifiers"][name]["expected_accepted"])
-            assert float(length) <= best + OPTIMUM_TOLERANCE
+            assert float(length) <= best + LP_TOLERANCE

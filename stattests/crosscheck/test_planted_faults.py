@@ -18,7 +18,7 @@ from stattests.crosscheck.test_torch_equals_reference import (
 from stattests.strategies import Toy
 from stattests.theorems.planted import Fault, plant
 from stattests.theorems.test_planted_faults import POOL, TREES
-from univer import VERIFIERS, allocation, composition, drafting, sampling, verifiers
+from univer import VERIFIERS, allocation, composition, drafting, indices, sampling, verifiers
 from univer.drafting import draft_children
 
 TOYS = [Toy(4, parents, POOL) for parents in (*TREES, (-1, 0, 0, 1, 1, 2, 3, 3), (-1, 0, 1, 2))]
@@ -28,10 +28,9 @@ def check(name: str) -> None:
     """STATS L1 on the fixed toys."""
     for toy in TOYS:
         batch = drawn_batch(toy, VERIFIERS[name].drafting, size=32)
-        check_stop_laws(name, batch)
-        check_decisions(
-            name, batch, uniforms_for(str(toy), batch), torch.float64, torch.device("cpu")
-        )
+        exact = (torch.float64, torch.device("cpu"))
+        check_stop_laws(name, batch, *exact)
+        check_decisions(name, batch, uniforms_for(str(toy), batch), *exact)
 
 
 ALLOCATION_FAULTS = [
@@ -56,7 +55,7 @@ COMPOSITION_FAULTS = [
                      "pass")),
     ("univer", Fault("fallback-never", composition, "ratio(residual_mass, beyond)",
                      "residual_mass * 0")),
-    ("univer", Fault("pre-order", composition, "post_order=tensor(topology.post_order)",
+    ("univer", Fault("pre-order", indices, "post_order=tensor(topology.post_order)",
                      "post_order=tensor(range(topology.num_nodes))")),
     ("greedy", Fault("last-child-wins", composition, "tried & (tried.cumsum(-1) == 1)",
                      "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)")),
@@ -90,7 +89,7 @@ def test_allocation_fault_is_caught(
 def test_composition_fault_is_caught(
     name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, rule = plant(fault), VERIFIERS[name].composition
+    broken, rule = fault.plant()["univer.composition"], VERIFIERS[name].composition
     monkeypatch.setitem(composition.COMPOSITION, rule, broken.COMPOSITION[rule])
     monkeypatch.setattr(verifiers, "judge", broken.judge)
     monkeypatch.setattr(verifiers, "next_token_weights", broken.next_token_weights)

@@ -13,7 +13,6 @@ import reference
 from reference import enumeration
 from reference.decision import Topology, Tree
 from reference.laws import as_laws, exact, inverse_cdf
-from stattests.theorems.checks import drafting_of
 from univer import DraftTree
 from univer import Topology as TorchTopology
 
@@ -38,9 +37,7 @@ def test_laws_of_whole_numbers_are_exact(name: str) -> None:
             return law
 
         topology = Topology((-1, 0, 0, 1, 1))
-        outputs = enumeration.output_law(
-            module.stop_law, drafting_of(module), topology, target, draft
-        )
+        outputs = enumeration.output_law(module.stop_law, module.DRAFTING, topology, target, draft)
         assert enumeration.conditional_violations(outputs, target) == []
 
 

@@ -18,18 +18,7 @@ from reference.drafting import children_law
 from reference.laws import Law, normalise, positive_part, without
 from stattests.strategies import Toy
 
-DRAFTING = {
-    "rrsw": "without_replacement",
-    "traversal": "without_replacement",
-    "greedy": "top_residual",
-    "univer": "top_residual",
-}
-LP_TOLERANCE = 1e-7  # HiGHS stops at 1e-10 a constraint; a toy has some hundred of them
-
-
-def drafting_of(verifier: ModuleType) -> str:
-    """The draft law that a reference module is for."""
-    return DRAFTING[verifier.__name__.rpartition(".")[2]]
+LP_TOLERANCE = 1e-7  # HiGHS lets 1e-10 pass a constraint; a toy has at most some 1 000 of them
 
 
 def layer_masses(univer: ModuleType, scale: Fraction, p: Law, q: Law, children: list[int]) -> Any:
@@ -76,7 +65,7 @@ def check_layer_is_optimal(univer: ModuleType, scale: Fraction, p: Law, q: Law, 
 def check_output_law(verifier: ModuleType, toy: Toy) -> None:
     """Theorem 4: the output is lossless, in both forms of SPEC 6."""
     outputs = enumeration.output_law(
-        verifier.stop_law, drafting_of(verifier), toy.topology, toy.target, toy.draft
+        verifier.stop_law, verifier.DRAFTING, toy.topology, toy.target, toy.draft
     )
     check_outputs(outputs, toy)
 
@@ -93,7 +82,7 @@ def check_outputs(outputs: enumeration.Outputs, toy: Toy) -> None:
 def expected_accepted(verifier: ModuleType, toy: Toy) -> Any:
     """E[N], exactly."""
     return enumeration.expected_accepted(
-        verifier.stop_law, drafting_of(verifier), toy.topology, toy.target, toy.draft
+        verifier.stop_law, verifier.DRAFTING, toy.topology, toy.target, toy.draft
     )
 
 

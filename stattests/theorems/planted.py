@@ -1,10 +1,11 @@
-"""A module broken on purpose in one place, to show that a test can fail."""
+"""A named fault: one line of a module replaced, to show that a test can fail."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
+
+from stattests import planting
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,11 @@ class Fault:
     def __str__(self) -> str:
         return self.name
 
+    def plant(self) -> dict[str, ModuleType]:
+        """Fresh copies, by name, of the faulty module and of those that build on it."""
+        return planting.plant(planting.Patch(self.module.__name__, self.line, self.broken))
+
 
 def plant(fault: Fault) -> ModuleType:
-    """A fresh copy of the fault's module with the fault in it; the module itself stays whole."""
-    source = Path(str(fault.module.__file__)).read_text()
-    if source.count(fault.line) != 1:
-        raise ValueError(
-            f"{fault.name}: {fault.line!r} occurs {source.count(fault.line)} times in"
-            f" {fault.module.__name__}; a fault needs exactly one place."
-        )
-    copy = ModuleType(fault.module.__name__)
-    copy.__file__ = fault.module.__file__
-    exec(compile(source.replace(fault.line, fault.broken), fault.name, "exec"), copy.__dict__)
-    return copy
+    """A fresh copy of the fault's own module."""
+    return fault.plant()[fault.module.__name__]

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import reference
 from reference import enumeration
 from stattests.strategies import Toy, topologies, toys
-from stattests.theorems.checks import check_outputs, drafting_of
+from stattests.theorems.checks import check_outputs
 from stattests.theorems.invented import Allocate, composed, ignoring, inventions, transport
 
 
 @pytest.mark.parametrize("composition", ["conditional", "local"])
 @given(data=st.data())
 def test_rules_mixed_over_the_nodes_are_lossless(composition: str, data: st.DataObject) -> None:
-    toy = data.draw(toys(max_drafted=40))
+    toy = data.draw(toys(max_drafted=40, drafting="top_residual"))
     rules: list[Allocate] = [transport, data.draw(inventions("top_residual")), ignoring]
     outputs = enumeration.output_law(
         composed(rules, composition), "top_residual", toy.topology, toy.target, toy.draft
@@ -38,7 +38,7 @@ def test_text_of_two_cycles_follows_the_target(first: str, second: str, toy: Toy
         module = reference.VERIFIERS[name]
         return enumeration.output_law(
             module.stop_law,
-            drafting_of(module),
+            module.DRAFTING,
             toy.topology,
             lambda after: toy.target(prefix + after),
             lambda after: toy.draft(prefix + after),

@@ -1,7 +1,7 @@
 """Each theorem's check fails when its verifier is broken: which line, and which check sees it.
 
-The toys are fixed: plain laws, zeros, a peaked draft, and the sharp one of SPEC 4's discussion
-(zero target mass on a drafted token); V >= m + 2, laws that depend on the prefix.
+The toys are fixed: plain laws, zeros, a peaked draft, and a drafted token that the target
+forbids; V >= m + 2, laws that depend on the prefix.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 
-from reference import greedy, rrsw, traversal, univer
+from reference import enumeration, greedy, rrsw, traversal, univer
 from stattests.strategies import Toy, Weights, fractions
-from stattests.theorems import checks
+from stattests.theorems import checks, invented
 from stattests.theorems.planted import Fault, plant
 
 POOL: tuple[tuple[Weights, Weights], ...] = (
@@ -86,6 +86,25 @@ TARGET_ONLY = """tokens = [*fixed, sampled] if sampled >= 0 else fixed
     return [scale * p[x] for x in tokens], scale * without(p, *tokens), 1 - scale
     if total == 0:"""
 DRAFT_IGNORED = Fault("draft-law-ignored", univer, FULL, TARGET_ONLY)
+
+
+def corollary_1(module: ModuleType) -> None:
+    """`module` is `invented`: its compositions with two rules mixed over the nodes."""
+    rules = [module.transport, module.ignoring]
+
+    def check(toy: Toy) -> None:
+        for composition in ("local", "conditional"):
+            outputs = enumeration.output_law(
+                module.composed(rules, composition),
+                "top_residual",
+                toy.topology,
+                toy.target,
+                toy.draft,
+            )
+            checks.check_outputs(outputs, toy)
+
+    on_toys(check, TREES)
+
 
 FAULTS: list[tuple[Callable[[ModuleType], None], Fault]] = [
     (theorem_3, Fault("z-without-scale", univer, Z, "total = surplus.sum()")),
@@ -166,6 +185,22 @@ FAULTS: list[tuple[Callable[[ModuleType], None], Fault]] = [
             "mass",
         ),
     ),
+    (
+        corollary_1,
+        Fault(
+            "one-rule-is-lossy", invented, "_places(scale * p, 1 - scale)", "_places(p, scale * 0)"
+        ),
+    ),
+    (corollary_1, Fault("masses-not-conditioned", invented, "left -= mass", "left -= 0")),
+    (
+        corollary_1,
+        Fault(
+            "scale-not-passed-down",
+            invented,
+            "_visits(laws, rules, u, acceptance)",
+            "_visits(laws, rules, u, Fraction(1))",
+        ),
+    ),
     (theorem_5, DRAFT_IGNORED),
     (theorem_6, DRAFT_IGNORED),
     (lemma_1, DRAFT_IGNORED),
@@ -182,13 +217,16 @@ FAULTS: list[tuple[Callable[[ModuleType], None], Fault]] = [
 ]
 
 
+WHOLE = sorted({(check, fault.module) for check, fault in FAULTS}, key=str)
+
+
 @pytest.mark.parametrize(
-    "check",
-    [theorem_3, theorem_4, theorem_5, theorem_6, lemma_1, chains_univer],
-    ids=lambda check: check.__name__,
+    ("check", "module"), WHOLE, ids=[f"{check.__name__}-{m.__name__}" for check, m in WHOLE]
 )
-def test_whole_verifier_passes_these_toys(check: Callable[[ModuleType], None]) -> None:
-    check(univer)
+def test_whole_verifier_passes_these_toys(
+    check: Callable[[ModuleType], None], module: ModuleType
+) -> None:
+    check(module)
 
 
 @pytest.mark.parametrize(
