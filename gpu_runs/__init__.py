@@ -2,6 +2,6 @@
 
 import os
 
-# By default idle OpenMP threads spin; next to any other busy process a forward then takes ten
-# times longer. Sleeping costs a third on an idle machine. Only has an effect before torch loads.
+# By default idle OpenMP threads spin, and every other busy process then slows a forward out of all
+# proportion; asleep, they cost a little on an idle machine. Only has an effect before torch loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -6,10 +6,11 @@ decoding per verifier, for tokens per second and the check that the text is the 
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -18,23 +19,37 @@ import click
 import torch
 from rich.console import Console
 
-from gpu_runs.models import EMBEDDED, LoadedModel, check_same_tokenizer, load_model
-from gpu_runs.paired import Context, paired_contexts
+from gpu_runs.models import (
+    EMBEDDED,
+    LoadedModel,
+    check_same_tokenizer,
+    load_model,
+    usable_device,
+)
+from gpu_runs.paired import Context, paired_contexts, positions_needed
 from gpu_runs.progress import Ticker
-from gpu_runs.prompts import read_prompts
+from gpu_runs.prompts import Prompt, read_prompts
+from gpu_runs.results import check_writable, write_json
 from gpu_runs.separate import Decoded, decode_in_turn
-from gpu_runs.tables import lengths_table, losslessness, paired_lines
+from gpu_runs.tables import lengths_table, losslessness, paired_lines, pooled_values
 from univer import VERIFIERS, Filters, InputError, Topology
-from univer.decoding import eos_ids
+from univer.cached_model import CachedModel
+from univer.decoding import eos_ids, seeded
 from univer.drafters.layer_skip import layer_skip
 
-SEPARATE_SHARE = 0.6  # time for the separate decoding, in units of the paired part's
-SEPARATE_PROMPTS = 12  # two a category
+SEPARATE_SHARE = 0.6  # time planned for the separate decoding, in units of the paired part's
+SEPARATE_PROMPTS = 6  # one a category: each costs two prefills for every way of decoding
 LEAST_TOKENS, MOST_TOKENS = 4, 128  # a prompt, in the separate decoding
+SEPARATE_OVERHEAD = 1.25  # its time over that of the verifiers' cycles: prefill, plain decoding
+INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
-@click.option("--minutes", default=4.0, help="Time for the paired part; all takes about twice it.")
+@click.option(
+    "--minutes",
+    default=4.0,
+    help=f"Time for the paired part; {SEPARATE_SHARE:g} of it more is planned for the rest.",
+)
 @click.option("--model", default=EMBEDDED, help="Target: smollm2 (embedded), a folder or hub id.")
 @click.option(
     "--drafter",
@@ -61,6 +76,9 @@ def main(**options: Any) -> None:
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("interrupted; nothing was written.", err=True)
+        sys.exit(INTERRUPTED)
     sys.exit(0 if passed else 1)
 
 
@@ -84,29 +102,42 @@ def run(
     Raises:
         InputError: an option that does not fit, or a model that cannot be loaded.
     """
-    if not minutes > 0:
-        raise InputError(f"minutes: expected a number > 0, got {minutes:g}.")
+    if not (minutes > 0 and isfinite(minutes)):
+        raise InputError(f"minutes: expected a finite number > 0, got {minutes:g}.")
     if drives != "all" and drives not in VERIFIERS:
         raise InputError(
             f"drives: verifier {drives!r} is unknown; choose all or one of {', '.join(VERIFIERS)}."
         )
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InputError(f"output: there is no folder {output.absolute().parent}.")
+    if output is not None:
+        check_writable(output)
+    cores = os.cpu_count() or 1
+    if not 0 <= threads <= cores:
+        raise InputError(f"threads: expected 0 (torch's choice) to {cores} (cores), got {threads}.")
+    generator = seeded(seed)
+    shape, filters = Topology.parse(topology), Filters(temperature, top_k, top_p)
+    place = usable_device(device)
     if threads > 0:
         torch.set_num_threads(threads)
     console = Console()
-    shape, filters = Topology.parse(topology), Filters(temperature, top_k, top_p)
-    target, source = load_pair(model, drafter, _device(device), console)
+    target, source = load_pair(model, drafter, place, console)
+    prompts = encoded_prompts(target)
+    room = check_room(target.model, source, prompts, shape)
     console.print(
         f"target {target.name}, drafter {drafter}, topology {shape} ({shape.num_nodes} nodes),"
         f" temperature {temperature:g}, seed {seed}, {torch.get_num_threads()} threads",
         highlight=False,
     )
     laws: dict[str, Any] = {"topology": shape, "filters": filters}
-    contexts = _paired_part(console, target, source, minutes, drives, seed, laws)
-    decoded, planned = _separate_part(console, target, source, minutes, contexts, seed, laws)
+    names = tuple(VERIFIERS) if drives == "all" else (drives,)
+    contexts = _paired_part(
+        console, target.model, source, prompts, minutes, drives=names, generator=generator, **laws
+    )
+    tokens = tokens_a_prompt(contexts, SEPARATE_SHARE * 60 * minutes, SEPARATE_PROMPTS, room)
+    decoded = _separate_part(
+        console, target.model, source, prompts, tokens, generator=generator, **laws
+    )
     console.print(lengths_table(contexts, decoded, ascii_only=not console.is_terminal))
-    passed, verdict = losslessness(decoded, planned)
+    passed, verdict = losslessness(pooled_values(contexts, decoded))
     for line in (*paired_lines(contexts), *verdict):
         console.print(line, highlight=False, soft_wrap=True)
     if output is not None:
@@ -118,11 +149,11 @@ def run(
             "seed": seed,
             "torch": torch.__version__,
             "passed": passed,
-            "planned_tokens": planned,
+            "separate_tokens_a_prompt": tokens,
             "contexts": [asdict(context) for context in contexts],
             "decoded": {name: asdict(row) for name, row in decoded.items()},
         }
-        output.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        write_json(output, results)
     return passed
 
 
@@ -135,7 +166,7 @@ def load_pair(
         console.print(f"{line} ...", highlight=False, soft_wrap=True)
 
     keep = drafter.removeprefix("skip:")
-    if keep != drafter and not keep.isdigit():
+    if keep != drafter and not keep.isdecimal():
         raise InputError(f"drafter: {drafter!r} is unknown; expected skip:K or a model.")
     target = load_model(model, device=device, report=report)
     if keep != drafter:
@@ -145,66 +176,96 @@ def load_pair(
     return target, draft.model
 
 
+def encoded_prompts(target: LoadedModel) -> tuple[tuple[Prompt, list[int]], ...]:
+    """All prompts with their token ids.
+
+    Raises:
+        InputError: the tokenizer fails on one.
+    """
+    try:
+        return tuple((prompt, prompt.token_ids(target.tokenizer)) for prompt in read_prompts())
+    except Exception as error:  # chat templates are programs and may raise anything
+        raise InputError(
+            f"model: the tokenizer of {target.name!r} cannot encode the demo's prompts: {error!r}."
+        ) from error
+
+
+def check_room(
+    target: Any, drafter: Any, prompts: Sequence[tuple[Prompt, Sequence[int]]], topology: Topology
+) -> int:
+    """How many tokens both models can add to the longest prompt; 128 or more are 128.
+
+    Raises:
+        InputError: too few for the paired part.
+    """
+    longest = max(len(ids) for _, ids in prompts)
+    needed = positions_needed(longest, topology)
+    room = MOST_TOKENS
+    for argument, model in (("model", target), ("drafter", drafter)):
+        limit = CachedModel(model, argument).max_positions
+        if limit is None:
+            continue
+        if limit < needed:
+            raise InputError(
+                f"{argument}: it has {limit} positions, but the longest of the demo's prompts"
+                f" ({longest} tokens) and a visit on {topology} need {needed}; choose a model for"
+                " longer texts."
+            )
+        room = min(room, limit - longest)
+    return room
+
+
 def _paired_part(
     console: Console,
-    target: LoadedModel,
-    source: Any,
+    target: Any,
+    drafter: Any,
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
     minutes: float,
-    drives: str,
-    seed: int,
-    laws: dict[str, Any],
+    **options: Any,
 ) -> list[Context]:
     contexts: list[Context] = []
-    judged = paired_contexts(
-        target.model,
-        source,
-        target.tokenizer,
-        read_prompts(),
-        drives=tuple(VERIFIERS) if drives == "all" else (drives,),
-        ends=eos_ids(None, target.model),
-        generator=torch.Generator().manual_seed(seed),
-        **laws,
-    )
     seconds = 60 * minutes
     with Ticker(console, "paired comparison", "contexts", seconds) as ticker:
-        for context in judged:
+        for context in paired_contexts(
+            target,
+            drafter,
+            prompts,
+            ends=eos_ids(None, target),
+            more=lambda: ticker.elapsed < seconds,
+            **options,
+        ):
             contexts.append(context)
-            ticker.tick(ticker.elapsed, len(contexts), _running(contexts))
-            if ticker.elapsed >= seconds:
-                break
+            ticker.tick(min(ticker.elapsed, seconds), len(contexts), _running(contexts))
     return contexts
 
 
 def _separate_part(
     console: Console,
-    target: LoadedModel,
-    source: Any,
-    minutes: float,
-    contexts: Sequence[Context],
-    seed: int,
-    laws: dict[str, Any],
-) -> tuple[dict[str, Decoded], int]:
-    prompts = [p.token_ids(target.tokenizer) for p in read_prompts()[:SEPARATE_PROMPTS]]
-    tokens = tokens_a_prompt(contexts, SEPARATE_SHARE * 60 * minutes, len(prompts))
-    total = len(prompts) * (len(VERIFIERS) + 1)
+    target: Any,
+    drafter: Any,
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
+    tokens: int,
+    **options: Any,
+) -> dict[str, Decoded]:
+    chosen = [ids for _, ids in prompts[:SEPARATE_PROMPTS]]
+    total = len(chosen) * (len(VERIFIERS) + 1)
     decoded: dict[str, Decoded] = {}
     with Ticker(console, "separate decoding", "texts", total) as ticker:
-        for state in decode_in_turn(
-            target.model, source, prompts, tokens_a_prompt=tokens, seed=seed + 1, **laws
-        ):
+        for state in decode_in_turn(target, drafter, chosen, tokens_a_prompt=tokens, **options):
             decoded = state
             ticker.tick(ticker.done + 1, int(ticker.done) + 1, f"{tokens} tokens each")
-    return decoded, tokens * len(prompts)
+    return decoded
 
 
-def tokens_a_prompt(contexts: Sequence[Context], seconds: float, prompts: int) -> int:
-    """How many tokens a prompt fit into this time, from the paired part's pace: 4 to 128.
+def tokens_a_prompt(contexts: Sequence[Context], seconds: float, prompts: int, room: int) -> int:
+    """How many tokens a prompt fit into this time, from the paired part's pace: 4 to `room`.
 
     It is fixed before the first of these tokens is drawn, as the PIT check asks.
     """
     cycle = median(context.draft_ms + context.target_ms for context in contexts) / 1e3
     a_token = sum(cycle / mean(context.lengths[name] for context in contexts) for name in VERIFIERS)
-    return max(LEAST_TOKENS, min(MOST_TOKENS, int(seconds / (prompts * 1.25 * a_token))))
+    fit = int(seconds / (prompts * SEPARATE_OVERHEAD * a_token))
+    return max(LEAST_TOKENS, min(room, fit))
 
 
 def _running(contexts: Sequence[Context]) -> str:
@@ -212,16 +273,6 @@ def _running(contexts: Sequence[Context]) -> str:
     return " ".join(
         f"{name} {mean(context.lengths[name] for context in contexts):.2f}" for name in VERIFIERS
     )
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"device: {name!r} is unknown; expected cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device: {name!r} was asked for, but torch sees no CUDA device.")
-    return device
 
 
 if __name__ == "__main__":

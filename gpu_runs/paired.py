@@ -2,26 +2,31 @@
 
 A verifier's expected length given a tree is exact (its stop law), so the comparison has no noise
 from decisions, and verifiers of one draft law share even the tree's. The four verifiers take turns
-in continuing the text: where cycles begin depends a little on who decides, and no verifier should
-be judged only where it itself, or only where another, happened to stop.
+in continuing the text, a visit each: where cycles begin depends a little on who decides,
+and no verifier should be judged only where it itself, or only where another, happened to stop.
+
+The text of a visit is its driver's own, and so are the PIT values of its tokens. A visit has a
+number of tokens that is fixed beforehand, or ends at EOS, and the time is looked at only between
+visits: a number of cycles, or a clock within a visit, would depend on the tokens and spoil the PIT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import count
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
 
+from gpu_runs.pit import pit_of_cycle
 from gpu_runs.prompts import Prompt
 from univer import VERIFIERS, Filters, Topology, stop_law, verify
-from univer.decoding import Decoder
+from univer.decoding import Decoder, until_end
 
-CONTEXTS_A_VISIT = 4  # few, so that a short run still reaches prompts of all categories
+TOKENS_A_VISIT = 8  # few, so that a short run still reaches prompts of all categories
 
 
 @dataclass(frozen=True)
@@ -29,23 +34,58 @@ class Context:
     """One context and what each verifier can expect in it.
 
     lengths: verifier -> acceptance length, next token counted: exact, given its draft law's tree.
-    drives_text: the verifier whose decision continues the text.
+    driver: the verifier whose decision continues the text.
+    values: PIT values of the tokens that it added to the visit's.
     draft_ms, target_ms: of the tree that it was drawn on.
     """
 
     prompt_id: str
     category: str
     lengths: dict[str, float]
-    drives_text: str
+    driver: str
+    values: tuple[float, ...]
     draft_ms: float
     target_ms: float
 
 
+def visits(prompts: Sequence[Prompt], drives: Sequence[str]) -> Iterator[tuple[Prompt, str]]:
+    """Prompt and driver of visit after visit, without end.
+
+    Prompts come in their order, again and again. Drivers come in turn, shifted by one after each
+    round of the categories and after each pass over the prompts: otherwise each would only ever see
+    the same prompts.
+    """
+    a_round = len({prompt.category for prompt in prompts})
+    for visit in count():
+        turn = visit + visit // a_round + visit // len(prompts)
+        yield prompts[visit % len(prompts)], drives[turn % len(drives)]
+
+
 def judge(
-    decoder: Decoder, topology: Topology, drives: str, prompt: Prompt, generator: torch.Generator
+    decoder: Decoder,
+    topology: Topology,
+    driver: str,
+    prompt: Prompt,
+    *,
+    left: int,
+    ends: frozenset[int],
+    generator: torch.Generator,
 ) -> tuple[Context, tuple[int, ...]]:
-    """Judge all verifiers in the decoder's context and advance it; also the tokens added."""
-    own = VERIFIERS[drives].drafting
+    """Judge all verifiers in the decoder's context and advance it by its driver's decision.
+
+    Args:
+        decoder: where the text stands.
+        topology: the shape of the trees.
+        driver: the verifier that decides.
+        prompt: where the text began.
+        left: tokens that the visit still has.
+        ends: token ids that end it.
+        generator: where the random numbers come from.
+
+    Returns:
+        The context, and the tokens added to the visit: nothing beyond its number or EOS.
+    """
+    own = VERIFIERS[driver].drafting
     # The law of the verifier that decides comes last: its tree is the one in the caches.
     laws = sorted({row.drafting for row in VERIFIERS.values()}, key=lambda law: (law == own, law))
     lengths = {}
@@ -55,55 +95,66 @@ def judge(
             if row.drafting == law:
                 judged = stop_law(row, drawn.tree, drawn.target_probs, drawn.draft_probs)
                 lengths[name] = 1 + judged.expected_accepted.item()
-    output = verify(drives, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator)
+    output = verify(driver, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator)
     decoder.advance(output)
+    emitted = [t for t in output.tokens[0].tolist() if t >= 0]
+    tokens = until_end(emitted[:left], ends)
     context = Context(
-        prompt.prompt_id, prompt.category, lengths, drives, drawn.draft_ms, drawn.target_ms
+        prompt.prompt_id,
+        prompt.category,
+        lengths,
+        driver,
+        tuple(pit_of_cycle(drawn, output, tokens, generator).tolist()),
+        drawn.draft_ms,
+        drawn.target_ms,
     )
-    return context, tuple(t for t in output.tokens[0].tolist() if t >= 0)
+    return context, tokens
+
+
+def positions_needed(prompt: int, topology: Topology) -> int:
+    """Positions of a visit to a prompt of this many tokens; its last tree may reach beyond it."""
+    return prompt + TOKENS_A_VISIT + topology.depth
 
 
 def paired_contexts(
     target: Any,
     drafter: Any,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
     *,
     topology: Topology,
     filters: Filters,
     drives: Sequence[str],
     ends: frozenset[int],
+    more: Callable[[], bool],
     generator: torch.Generator,
 ) -> Iterator[Context]:
-    """Judge context after context without end: a few a visit, the prompts in turn.
+    """Judge context after context: TOKENS_A_VISIT tokens a visit, the prompts in turn.
 
     Args:
         target: a causal LM.
         drafter: another one, or a Drafter.
-        tokenizer: the target's.
-        prompts: visited again and again, in this order.
+        prompts: each with its token ids; visited again and again, in this order.
         topology: the shape of every tree.
         filters: for draft and target alike.
         drives: the verifiers that continue the text, in turn.
         ends: token ids that end a visit.
+        more: asked after each visit whether there is to be another.
         generator: where the random numbers come from.
     """
-    turns = cycle(drives)
-    for visit in count():
-        prompt = prompts[visit % len(prompts)]
-        budget = CONTEXTS_A_VISIT * (topology.depth + 1)
-        decoder = Decoder(
-            target,
-            drafter,
-            prompt.token_ids(tokenizer),
-            filters=filters,
-            max_new_tokens=budget,
-        )
-        for _ in range(CONTEXTS_A_VISIT):
-            context, tokens = judge(decoder, topology, next(turns), prompt, generator)
+    ids = {prompt.prompt_id: tokens for prompt, tokens in prompts}
+    for prompt, driver in visits([prompt for prompt, _ in prompts], drives):
+        start = ids[prompt.prompt_id]
+        budget = positions_needed(len(start), topology) - len(start)
+        decoder = Decoder(target, drafter, start, filters=filters, max_new_tokens=budget)
+        left = TOKENS_A_VISIT
+        while left > 0:
+            context, tokens = judge(
+                decoder, topology, driver, prompt, left=left, ends=ends, generator=generator
+            )
             yield context
-            if ends & set(tokens):
-                break
+            left = 0 if tokens[-1] in ends else left - len(tokens)
+        if not more():
+            return
 
 
 def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float]:

@@ -98,7 +98,9 @@ class CachedModel:
         depths = torch.tensor([tree.topology.depths[v] for v in fed], dtype=torch.int64)
         positions = torch.cat([torch.arange(self.length, len(text)), len(text) - 1 + depths])
         if self.max_positions is not None:
-            # Only nodes beyond the token budget lie there; no emitted token depends on them.
+            # Only nodes beyond the token budget lie there. A conditional verifier reads them before
+            # it decides, but the law of the tokens within the budget stays right: a verifier is
+            # lossless whatever laws it is told of deeper nodes.
             positions = positions.clamp(max=self.max_positions - 1)
         mask = self._mask(tree.topology, len(pending), fed)
         output = self.model(

@@ -24,7 +24,7 @@ from univer.cached_model import CachedModel
 from univer.drafters import Drafter
 from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
-from univer.errors import InputError
+from univer.errors import InputError, check_exactly_one
 from univer.filters import Filters
 from univer.topology import Topology
 from univer.verifiers import Verifier, VerifyOutput, resolve, verify
@@ -56,6 +56,8 @@ class CycleRecord:
     tokens: the tokens that it added to the text, nothing beyond EOS or the budget.
     num_accepted: the drafted ones among them.
     draft_ms, target_ms, verify_ms: milliseconds.
+    keep_ms: compacting both caches and adding the tokens, in milliseconds; next to nothing in a
+        text's last cycle, which keeps nothing.
     """
 
     tokens: tuple[int, ...]
@@ -63,6 +65,12 @@ class CycleRecord:
     draft_ms: float
     target_ms: float
     verify_ms: float
+    keep_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """The whole cycle's milliseconds."""
+        return self.draft_ms + self.target_ms + self.verify_ms + self.keep_ms
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,9 @@ class Decoder:
         drafter: a Drafter, or another causal LM over the same token ids.
         prompt: token ids, a sequence or an integer tensor [T] or [1, T]; not empty.
         filters: shapes the draft laws and the target's laws alike.
-        max_new_tokens: the most tokens that `advance` will add.
+        max_new_tokens: a promise of the caller's, against which the models' positions are checked:
+            the laws are right for that many tokens. `advance` counts nothing and adds whole
+            cycles; who wants fewer tokens stops calling it.
 
     Raises:
         InputError: names what does not fit.
@@ -132,7 +142,7 @@ class Decoder:
         """Draft a tree in the present context and score it; an earlier one is forgotten."""
         self._target.keep()
         self._drafter.keep()
-        start = _now(self._drafter.device)
+        start = self.now()
         root = torch.tensor([self.text[-1]], device=self._drafter.device)
 
         def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
@@ -140,11 +150,11 @@ class Decoder:
             return self.filters(logits), logits if self.filters.greedy else None
 
         tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
-        drafted = _now(self._drafter.device)
+        drafted = self.now()
         tree = DraftTree(topology, tree.tokens.to(self._target.device))
         logits = self._target.logits(self.text, tree, range(topology.num_nodes))
         target_probs = self.filters(logits)
-        scored = _now(self._target.device)
+        scored = self.now()
         return Drawn(
             tree,
             target_probs,
@@ -159,6 +169,13 @@ class Decoder:
         self._target.keep(accepted)
         self._drafter.keep(accepted)
         self.text += output.tokens[0, : len(accepted) + 1].tolist()
+
+    def now(self) -> float:
+        """Seconds on a clock, after everything that was started on either device has ended."""
+        for device in {self._target.device, self._drafter.device}:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        return time.perf_counter()
 
 
 def decode(
@@ -187,19 +204,20 @@ def decode(
     left = max_new_tokens
     while left > 0:
         drawn = decoder.draw(rule.drafting, shape, generator=generator)
-        start = _now(drawn.target_probs.device)
+        start = decoder.now()
         output = verify(
             rule, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator
         )
-        verify_ms = 1e3 * (_now(drawn.target_probs.device) - start)
+        decided = decoder.now()
         emitted = [t for t in output.tokens[0].tolist() if t >= 0]
-        tokens = _until_end(emitted[:left], ends)
+        tokens = until_end(emitted[:left], ends)
         counted = min(len(tokens), len(emitted) - 1)
-        record = CycleRecord(tokens, counted, drawn.draft_ms, drawn.target_ms, verify_ms)
-        yield Cycle(record, drawn, output)
         left = 0 if tokens[-1] in ends else left - len(tokens)
         if left:
             decoder.advance(output)
+        verify_ms, keep_ms = 1e3 * (decided - start), 1e3 * (decoder.now() - decided)
+        record = CycleRecord(tokens, counted, drawn.draft_ms, drawn.target_ms, verify_ms, keep_ms)
+        yield Cycle(record, drawn, output)
 
 
 def generate(
@@ -233,7 +251,7 @@ def generate(
         max_new_tokens: the budget, >= 1.
         eos_token_id: the text ends with the first of these; None takes the model's own, () none.
         generator: where the random numbers come from.
-        seed: makes a generator; exactly one of the two is given.
+        seed: makes a generator, as in `seeded`; exactly one of the two is given.
 
     Returns:
         Generation: the tokens (prompt excluded) and one record a cycle.
@@ -258,13 +276,9 @@ def generate(
         >>> len(done.tokens), done.finished
         (9, 'budget')
     """
-    if (generator is None) == (seed is None):
-        given = "neither" if seed is None else "both"
-        raise InputError(f"generator, seed: pass exactly one of the two, got {given}.")
+    check_exactly_one("generator", generator, "seed", seed)
     if generator is None:
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise InputError(f"seed: expected an integer, got {seed!r}.")
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
     cycles = decode(
         target,
         drafter,
@@ -282,7 +296,15 @@ def generate(
     return Generation(tokens, records, finished)
 
 
-def _until_end(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, ...]:
+def seeded(seed: object) -> torch.Generator:
+    """A new generator on the CPU; the seed is an integer from 0 to 2**63 - 1."""
+    # torch takes -1 for 2**64 - 1: refused, so that different seeds are different streams.
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise InputError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}.")
+    return torch.Generator().manual_seed(seed)
+
+
+def until_end(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, ...]:
     """The tokens up to the first end token, that one included."""
     for count, token in enumerate(tokens, start=1):
         if token in ends:
@@ -333,10 +355,3 @@ def _check_budget(budget: int, prompt: int, target: CachedModel, drafter: Any) -
                 f"max_new_tokens: a prompt of {prompt} tokens and {budget} new ones need"
                 f" {prompt + budget} positions, but the {name} has {limit}."
             )
-
-
-def _now(device: torch.device) -> float:
-    """Seconds, after what was started on the device has ended."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -12,7 +12,7 @@ import torch
 from stattests.behaviour.tiny_models import plain_logits, tiny_llama
 from univer import VERIFIERS, InputError
 from univer.cached_model import CachedModel
-from univer.decoding import decode, generate
+from univer.decoding import Decoder, decode, generate
 from univer.drafters.layer_skip import layer_skip
 from univer.drafters.small_model import SmallModel
 
@@ -248,7 +248,26 @@ def test_timings_and_counts_are_recorded(target: Any, drafter: Any) -> None:
     for cycle in done.cycles:
         assert 0 <= cycle.num_accepted <= 2
         assert len(cycle.tokens) in (cycle.num_accepted, cycle.num_accepted + 1)
-        assert min(cycle.draft_ms, cycle.target_ms, cycle.verify_ms) > 0
+        assert min(cycle.draft_ms, cycle.target_ms, cycle.verify_ms, cycle.keep_ms) > 0
+        parts = (cycle.draft_ms, cycle.target_ms, cycle.verify_ms, cycle.keep_ms)
+        assert cycle.total_ms == pytest.approx(sum(parts))
+
+
+def test_the_timings_hold_the_compaction_of_the_caches(
+    target: Any, drafter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance, clock, slow = Decoder.advance, Decoder.now, []
+
+    def advance_slowly(self: Decoder, output: Any) -> None:
+        advance(self, output)
+        slow.append(1.0)
+
+    monkeypatch.setattr(Decoder, "advance", advance_slowly)
+    monkeypatch.setattr(Decoder, "now", lambda self: clock(self) + sum(slow))
+    cycles = generate(target, drafter, PROMPT, max_new_tokens=12, seed=0, topology="2x2").cycles
+    assert len(slow) == len(cycles) - 1 > 1
+    assert all(cycle.keep_ms >= 1000 for cycle in cycles[:-1])
+    assert cycles[-1].total_ms < 1000
 
 
 def _training() -> Any:
@@ -267,6 +286,7 @@ def _recurrent() -> Any:
     return model
 
 
+# Models are functions that build them: collecting the tests must not.
 BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "verifier": ({"verifier": "eagle"}, r"verifier: 'eagle' is unknown.*univer"),
     "topology": ({"topology": "2by5"}, r"topology: .*'2by5'"),
@@ -275,7 +295,10 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "top-p": ({"top_p": 0.0}, r"top_p: "),
     "min-p": ({"min_p": 2.0}, r"min_p: "),
     "no-randomness": ({"seed": None}, r"generator, seed: .* got neither"),
-    "seed": ({"seed": "x"}, r"seed: expected an integer, got 'x'"),
+    "seed": ({"seed": "x"}, r"seed: expected an integer from 0 .*, got 'x'"),
+    "seed-bool": ({"seed": True}, r"seed: .*, got True"),
+    "seed-negative": ({"seed": -1}, r"seed: expected an integer from 0 to 2\*\*63 - 1, got -1"),
+    "seed-large": ({"seed": 2**70}, r"seed: expected an integer .*, got 1180591620717411303424"),
     "two-randomness": ({"generator": torch.Generator()}, r"generator, seed: .* got both"),
     "budget-0": ({"max_new_tokens": 0}, r"max_new_tokens: expected an integer >= 1, got 0"),
     "budget-float": ({"max_new_tokens": 2.5}, r"max_new_tokens: .* got 2.5"),
@@ -284,7 +307,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
         r"max_new_tokens: .*65 positions, .*target has 64",
     ),
     "budget-drafter": (
-        {"drafter": tiny_llama(7, max_positions=8), "max_new_tokens": 6},
+        {"drafter": lambda: tiny_llama(7, max_positions=8), "max_new_tokens": 6},
         r"max_new_tokens: .*9 positions, but the drafter has 8",
     ),
     "prompt-empty": ({"prompt": []}, r"prompt: it is empty"),
@@ -301,25 +324,26 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "eos": ({"eos_token_id": [1, -2]}, r"eos_token_id: expected token ids"),
     "eos-text": ({"eos_token_id": "</s>"}, r"eos_token_id: expected token ids"),
     "vocabulary": (
-        {"drafter": tiny_llama(7, vocabulary=9)},
+        {"drafter": lambda: tiny_llama(7, vocabulary=9)},
         r"drafter: its vocabulary has 9 tokens but the target's has 8",
     ),
     "drafter-type": ({"drafter": object()}, r"drafter: expected a causal LM .* got object"),
     "target-type": ({"target": object()}, r"target: expected a causal LM .* got object"),
-    "target-training": ({"target": _training()}, r"target: .*training mode; call .eval"),
-    "drafter-training": ({"drafter": _training()}, r"drafter: .*training mode"),
+    "target-training": ({"target": _training}, r"target: .*training mode; call .eval"),
+    "drafter-training": ({"drafter": _training}, r"drafter: .*training mode"),
     "attention": (
-        {"target": _flash()},
+        {"target": _flash},
         r"target: attention 'flash_attention_2' takes no tree mask",
     ),
-    "recurrent": ({"target": _recurrent()}, r"target: layers of type linear_attention"),
+    "recurrent": ({"target": _recurrent}, r"target: layers of type linear_attention"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_is_refused_by_name(case: str, target: Any, drafter: Any) -> None:
     options, message = BAD_INPUT[case]
-    arguments = {"target": target, "drafter": drafter, "prompt": PROMPT, "seed": 0} | options
+    built = {name: value() if callable(value) else value for name, value in options.items()}
+    arguments = {"target": target, "drafter": drafter, "prompt": PROMPT, "seed": 0} | built
     with pytest.raises(InputError, match=message):
         generate(**{"max_new_tokens": 4} | arguments)
 
