@@ -4,12 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help demo test lint clean
+BUDGET ?= pr
+VERIFIERS := rrsw traversal greedy univer
+
+.PHONY: help demo test lint gate clean
 
 help:
 	@echo "make demo    all four verifiers on a real language model, a table and a verdict (minutes)"
 	@echo "             options: make demo ARGS='--minutes 1 --topology 3x3'; ARGS=--help lists them"
 	@echo "make test    lint, types, doctests and tests on all cores"
+	@echo "make gate    certify every verifier; BUDGET=smoke, pr (the default) or nightly"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -30,6 +34,12 @@ lint: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+# Every verifier runs, whatever the ones before gave; any failure fails the target.
+gate: $(VENV)/.installed
+	@failed=; for verifier in $(VERIFIERS); do \
+	    $(BIN)/univer certify $$verifier --budget $(BUDGET) $(ARGS) || failed="$$failed $$verifier"; \
+	done; test -z "$$failed" || { echo "not certified:$$failed"; exit 1; }
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Other people's verifiers behind the protocol that `univer certify` takes."""

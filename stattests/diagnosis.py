@@ -1,0 +1,138 @@
+"""After a bias is found: which known fault it looks like, and the smallest problem that shows it.
+
+- `best_matches`: cycles of the subject on a few small toys, counted, and their likelihood under the
+  kept exact law of every fault of the catalogue with the same draft law, and of no fault.
+- `smallest_problem`: toys of growing size, exactly probed, until one shows the bias.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations
+from math import log
+from typing import Any
+
+import numpy as np
+
+from stattests import budget
+from stattests.cases import problem
+from stattests.engine import cycles
+from stattests.exact import Prefix
+from stattests.faults import FAULTS
+from stattests.faults.laws import TOYS, Outputs, known
+from stattests.probing import ProbeError, probe
+from stattests.problems import SHARP_PAIRS, Problem, normalised
+from stattests.streams import torch_generator
+from stattests.subject import Subject
+from univer import VERIFIERS, Topology
+
+CYCLES, CYCLES_SLOW = 60_000, 4_000
+FLOOR = 1e-12  # stands for an output that a law never gives
+SMALL = ("chain:1", "2x1", "chain:2", "[[0],[1],[0,0]]", "[[0],[1],[1,0]]", "2x2")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A known fault and how well it explains what was seen.
+
+    log_likelihood: of the counted outputs, natural log; margin: how much better than no fault.
+    """
+
+    name: str
+    says: str
+    log_likelihood: float
+    margin: float
+
+
+def count_outputs(subject: Subject, toy: Problem, seed: int) -> Counter[Prefix]:
+    """How often each output came."""
+    generator = torch_generator(f"diagnosis/{toy.name}", root=seed)
+    total = CYCLES if subject.batched else CYCLES_SLOW
+    size = min(total, budget.BATCH if subject.batched else budget.BATCH_SLOW)
+    counts: Counter[Prefix] = Counter()
+    for _ in range(total // size):
+        out = cycles(subject, toy, size, generator)
+        rows, seen = np.unique(out.tokens.numpy(), axis=0, return_counts=True)
+        for row, times in zip(rows.tolist(), seen.tolist(), strict=True):
+            counts[tuple(token for token in row if token >= 0)] += times
+    return counts
+
+
+def _log_likelihood(counts: Counter[Prefix], law: Outputs) -> float:
+    return sum(x * log(max(law.get(output, 0.0), FLOOR)) for output, x in counts.items())
+
+
+def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
+    """The faults of the catalogue that explain the subject's outputs best, best first.
+
+    Empty if none explains them better than no fault does, or the subject has its own drafter.
+    """
+    drafting = subject.drafting_name
+    if drafting is None:
+        return []
+    toys = [problem(*toy) for toy in TOYS]
+    counts = [count_outputs(subject, toy, seed) for toy in toys]
+    says = {f.name: f.says for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
+    whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]
+
+    def explained(name: str) -> float:
+        laws = known()[name]
+        return sum(_log_likelihood(x, law) for x, law in zip(counts, laws, strict=True))
+
+    baseline = max(map(explained, whole))
+    matches = [
+        Match(name, says[name], likelihood, likelihood - baseline)
+        for name in known()
+        if name in says and (likelihood := explained(name)) > baseline
+    ]
+    return sorted(matches, key=lambda match: -match.log_likelihood)[:most]
+
+
+def smallest_problem(subject: Subject) -> Problem | None:
+    """The smallest toy of simple fractions on which exact probing shows the bias, or None."""
+    if subject.drafting_name is None or subject.own_randomness:
+        return None
+    limit = None if subject.batched else budget.PROBE_CALLS_SLOW // 4
+    for topology in SMALL:
+        for size in (1, 2):
+            for rows in combinations(range(len(SHARP_PAIRS)), size):
+                toy = _simple(topology, rows)
+                try:
+                    found = probe(subject, toy, max_calls=limit)
+                except (ProbeError, TimeoutError):
+                    continue
+                if found.law.joint_tv() > budget.PROBE_TOLERANCE:
+                    return toy
+            if topology == "chain:1":
+                break  # one node: a second row is never read
+    return None
+
+
+def _simple(topology: str, rows: tuple[int, ...]) -> Problem:
+    """A toy of three tokens with these sharp pairs."""
+    target, draft = zip(*(SHARP_PAIRS[row] for row in rows), strict=True)
+    name = f"simple/{topology}/{'+'.join(map(str, rows))}"
+    return Problem(name, Topology.parse(topology), normalised(target), normalised(draft))
+
+
+def as_pytest(spec: str, toy: Problem) -> str:
+    """A ready-to-paste test that fails while the bias is there."""
+    laws = "\n".join(
+        f"    # pair {k}: target {_short(p)}, draft {_short(q)}"
+        for k, (p, q) in enumerate(zip(toy.target, toy.draft, strict=True))
+    )
+    return f"""from stattests.probing import probe
+from stattests.problems import Problem
+from stattests.subject import load
+
+
+def test_output_law_is_the_targets():
+{laws}
+    problem = Problem.from_json({toy.to_json()!r})
+    assert probe(load({spec!r}), problem).law.joint_tv() < {budget.PROBE_TOLERANCE!r}
+"""
+
+
+def _short(law: Any) -> str:
+    return "(" + ", ".join(f"{value:.4g}" for value in law) + ")"

@@ -1,0 +1,236 @@
+"""Cycles by the million: draw trees from a problem, let a subject decide, see what it emitted.
+
+Token ids are renamed at random for every batch and batch sizes vary, so that a verifier that reads
+the wrong row or a fixed id has no regularity to hide behind; what comes back is named as before.
+
+Letters: B trees, N nodes, I internal nodes, V vocabulary, D depth, R registered prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stattests.exact import node_hashes
+from stattests.problems import ROOT_HASH, Problem, extend_hash
+from stattests.subject import Decisions, Subject
+from stattests.verdict import ContractError, Reason
+from univer import DraftTree, draft_tree
+from univer.indices import indices
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Trees under the names that the subject sees; `renamed[t]` is the name of token t."""
+
+    tokens: Tensor  # [B, N]
+    hashes: Tensor  # [B, N], of the prefixes under their own names
+    target: Tensor  # [B, N, V]
+    draft: Tensor  # [B, I, V]
+    renamed: Tensor  # [V]
+
+    def as_tree(self, problem: Problem) -> DraftTree:
+        """The trees, as a verifier takes them."""
+        return DraftTree(problem.topology, self.tokens)
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What cycles emitted, under the tokens' own names.
+
+    hashes: the prefix before each emitted token, int64 [B, D + 1].
+    tokens: int64 [B, D + 1], -1 after the last.
+    num_accepted: int64 [B].
+    """
+
+    hashes: Tensor
+    tokens: Tensor
+    num_accepted: Tensor
+
+
+def rename(problem: Problem, generator: torch.Generator) -> Tensor:
+    """A random permutation of the token ids."""
+    return torch.randperm(problem.vocab, generator=generator)
+
+
+def draw(
+    subject: Subject, problem: Problem, batch: int, generator: torch.Generator, renamed: Tensor
+) -> Drawn:
+    """Draw `batch` trees with the subject's draft law."""
+    topology = problem.topology
+    own = renamed.argsort()  # name -> token
+    target, draft = (pool[:, own] for pool in problem.pool)
+    hashes = torch.full((batch, topology.num_nodes), ROOT_HASH, dtype=torch.int64)
+    if isinstance(subject.drafting, str):
+
+        def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, None]:
+            at = list(nodes)
+            if nodes != (0,):
+                parents = [topology.parents[v] for v in nodes]
+                hashes[:, at] = extend_hash(hashes[:, parents], _names(own, tree.tokens[:, at]))
+            return draft[problem.pair_of(hashes[:, at])], None
+
+        root = torch.zeros(batch, dtype=torch.int64)
+        tree, _ = draft_tree(subject.drafting, topology, root, next_law, generator=generator)
+        tokens = tree.tokens
+    else:
+        tokens = _draw_own(subject, subject.drafting, problem, batch, generator, own, draft)
+    hashes = node_hashes(topology, _names(own, tokens))
+    pairs = problem.pair_of(hashes)
+    inner = list(topology.internal)
+    return Drawn(tokens, hashes, target[pairs], draft[pairs[:, inner]], renamed)
+
+
+def _names(own: Tensor, tokens: Tensor) -> Tensor:
+    """Tokens by their own names; -1 stays -1."""
+    return torch.where(tokens >= 0, own[tokens.clamp(min=0)], -1)
+
+
+def _draw_own(
+    subject: Subject,
+    drafter: Callable[..., Any],
+    problem: Problem,
+    batch: int,
+    generator: torch.Generator,
+    own: Tensor,
+    draft: Tensor,
+) -> Tensor:
+    """Trees from a subject's own drafter, level by level and arity by arity."""
+    topology = problem.topology
+    tokens = torch.full((batch, topology.num_nodes), -1)
+    tokens[:, 0] = 0
+    for layer in topology.layers:
+        hashes = node_hashes(topology, _names(own, tokens))[:, list(layer.nodes)]
+        laws = draft[problem.pair_of(hashes)].flatten(0, 1)
+        uniforms = torch.rand(len(laws), layer.arity, dtype=torch.float64, generator=generator)
+        drawn = check_children(
+            subject.call(drafter, laws.clone(), layer.arity, uniforms),
+            len(laws),
+            layer.arity,
+            problem.vocab,
+        ).view(batch, len(layer.nodes), layer.arity)
+        present = (tokens[:, list(layer.nodes)] >= 0)[..., None]
+        tokens[:, torch.tensor(layer.children)] = torch.where(present, drawn, -1)
+    return tokens
+
+
+def check_children(drawn: Any, rows: int, arity: int, vocab: int) -> Tensor:
+    """Check what a drafting callable returned: ids or -1 at the end, [n, arity]."""
+    if isinstance(drawn, np.ndarray):
+        drawn = torch.from_numpy(drawn)
+    if not isinstance(drawn, Tensor) or drawn.is_floating_point() or drawn.dtype == torch.bool:
+        kind = getattr(drawn, "dtype", type(drawn).__name__)
+        raise ContractError(Reason.BAD_DRAFTING, f"drafting returned {kind}; expected integers")
+    if tuple(drawn.shape) != (rows, arity):
+        raise ContractError(
+            Reason.BAD_DRAFTING,
+            f"drafting returned shape {list(drawn.shape)}; expected [{rows}, {arity}]",
+        )
+    ids: Tensor = drawn.detach().cpu().long()
+    if ((ids < -1) | (ids >= vocab)).any():
+        raise ContractError(
+            Reason.BAD_DRAFTING,
+            f"drafting returned ids from {ids.min()} to {ids.max()}; expected -1 to {vocab - 1}",
+        )
+    if ((ids[:, :-1] < 0) & (ids[:, 1:] >= 0)).any():
+        raise ContractError(Reason.BAD_DRAFTING, "drafting returned -1 before a real child")
+    return ids
+
+
+def decide(
+    subject: Subject, problem: Problem, drawn: Drawn, generator: torch.Generator
+) -> Decisions:
+    """The subject's decisions on trees, with fresh uniforms."""
+    uniforms = torch.rand(
+        len(drawn.tokens),
+        problem.topology.num_nodes + 1,
+        dtype=torch.float64,
+        generator=generator,
+    )
+    return subject.decide(problem.topology, drawn.tokens, drawn.target, drawn.draft, uniforms)
+
+
+def emitted(problem: Problem, drawn: Drawn, decisions: Decisions) -> Emitted:
+    """The emitted tokens, each with the hash of the prefix before it."""
+    table = indices(problem.topology, torch.device("cpu"))
+    own = drawn.renamed.argsort()
+    nodes = table.paths[decisions.stop]  # [B, D]
+    num_accepted = table.depths[decisions.stop]
+    root = torch.zeros(len(nodes), 1, dtype=torch.int64)
+    at = torch.cat([root, nodes], 1)  # the node after which each token was emitted
+    hashes = drawn.hashes.gather(1, at.clamp(min=0))
+    tokens = _names(own, torch.where(nodes >= 0, drawn.tokens.gather(1, nodes.clamp(min=0)), -1))
+    tokens = torch.cat([tokens, torch.full_like(root, -1)], 1)
+    tokens = tokens.scatter(1, num_accepted[:, None], own[decisions.next_token][:, None])
+    return Emitted(hashes, tokens, num_accepted)
+
+
+def cycles(subject: Subject, problem: Problem, batch: int, generator: torch.Generator) -> Emitted:
+    """One batch of cycles."""
+    drawn = draw(subject, problem, batch, generator, rename(problem, generator))
+    return emitted(problem, drawn, decide(subject, problem, drawn, generator))
+
+
+def forbidden(problem: Problem, out: Emitted) -> tuple[int, int] | None:
+    """Row and position of a token that the target gives probability 0; None if there is none."""
+    probs = problem.pool[0][problem.pair_of(out.hashes), out.tokens.clamp(min=0)]
+    bad = (probs <= 0) & (out.tokens >= 0)
+    if not bad.any():
+        return None
+    row, position = bad.nonzero()[0].tolist()
+    return row, position
+
+
+@dataclass(frozen=True)
+class Register:
+    """The prefixes at which next tokens are counted, fixed before anything is counted.
+
+    prefixes: their tokens; hashes: sorted, int64 [R], in the same order; visit_probs: [R].
+    """
+
+    prefixes: tuple[tuple[int, ...], ...]
+    hashes: Tensor
+    visit_probs: NDArray[np.float64]
+
+    def counts(self, out: Emitted, vocab: int) -> NDArray[np.int64]:
+        """How often each token followed each registered prefix, [R, V]."""
+        valid = out.tokens >= 0
+        hashes, tokens = out.hashes[valid], out.tokens[valid]
+        slot = torch.searchsorted(self.hashes, hashes).clamp(max=len(self.hashes) - 1)
+        hit = self.hashes[slot] == hashes
+        cells = slot[hit] * vocab + tokens[hit]
+        counted = torch.bincount(cells, minlength=len(self.hashes) * vocab)
+        counts: NDArray[np.int64] = counted.view(len(self.hashes), vocab).numpy()
+        return counts
+
+
+def register(pilot: list[Emitted], least: float, most: int = 64) -> Register:
+    """Register the prefixes that a pilot run visited with probability `least` or more.
+
+    The pilot's cycles are not counted again. The root is always there.
+    """
+    valid = torch.cat([out.tokens >= 0 for out in pilot])
+    hashes = torch.cat([out.hashes for out in pilot])
+    tokens = torch.cat([out.tokens for out in pilot])
+    cycles_run = len(tokens)
+    found, counts = hashes[valid].unique(return_counts=True)
+    shares = counts / cycles_run
+    keep = (shares >= least) | (found == ROOT_HASH)
+    chosen = sorted(zip(shares[keep].tolist(), found[keep].tolist(), strict=True), reverse=True)[
+        :most
+    ]
+    rows = []
+    for share, value in sorted(chosen, key=lambda pair: pair[1]):
+        row, position = ((hashes == value) & valid).nonzero()[0].tolist()
+        rows.append((tuple(tokens[row, :position].tolist()), value, share))
+    return Register(
+        tuple(prefix for prefix, _, _ in rows),
+        torch.tensor([value for _, value, _ in rows]),
+        np.array([share for _, _, share in rows]),
+    )

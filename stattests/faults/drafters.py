@@ -1,0 +1,90 @@
+"""Draft laws that are not those of DRAFTING, each as the list of its outcomes.
+
+`(law [V], arity) -> [(children, probability)]`; -1 is an absent child.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stattests.exact import child_outcomes
+
+Law = NDArray[np.float64]
+Listed = list[tuple[list[int], float]]
+
+
+def _ranked(law: Law) -> list[int]:
+    return sorted(range(len(law)), key=lambda token: (-law[token], token))
+
+
+def _without_replacement(weights: Law, arity: int) -> Listed:
+    return child_outcomes("without_replacement", weights / weights.sum(), arity)
+
+
+def best(law: Law, arity: int) -> Listed:
+    """The most probable tokens; nothing is drawn."""
+    return [(_ranked(law)[:arity], 1.0)]
+
+
+def warm(law: Law, arity: int) -> Listed:
+    """Drawn at temperature 0.7."""
+    return _without_replacement(law ** (1 / 0.7), arity)
+
+
+def top_two(law: Law, arity: int) -> Listed:
+    """Drawn from the two most probable tokens."""
+    kept = np.zeros_like(law)
+    kept[_ranked(law)[:2]] = 1
+    return _without_replacement(law * kept, arity)
+
+
+def nucleus(law: Law, arity: int) -> Listed:
+    """Drawn from the smallest set of tokens that holds 0.7 of the mass."""
+    ranked = _ranked(law)
+    kept = np.zeros_like(law)
+    kept[ranked[: int((law[ranked].cumsum() < 0.7).sum()) + 1]] = 1
+    return _without_replacement(law * kept, arity)
+
+
+def with_replacement(law: Law, arity: int) -> Listed:
+    """Drawn independently: siblings may be twins."""
+    return [
+        (list(children), float(law[list(children)].prod()))
+        for children in product(np.flatnonzero(law).tolist(), repeat=arity)
+    ]
+
+
+def merged(law: Law, arity: int) -> Listed:
+    """Drawn independently, twins dropped."""
+    chances: dict[tuple[int, ...], float] = defaultdict(float)
+    for children, chance in with_replacement(law, arity):
+        distinct = list(dict.fromkeys(children))
+        chances[(*distinct, *[-1] * (arity - len(distinct)))] += chance
+    return [(list(children), chance) for children, chance in chances.items()]
+
+
+def only_if_sure(law: Law, arity: int) -> Listed:
+    """No children at all where the draft law is unsure."""
+    return _without_replacement(law, arity) if law.max() >= 0.5 else [([-1] * arity, 1.0)]
+
+
+def top_residual(law: Law, arity: int) -> Listed:
+    """The outcomes of `numpy_top_residual`."""
+    return child_outcomes("top_residual", law, arity)
+
+
+def numpy_top_residual(draft_probs: Tensor, arity: int, uniforms: Tensor) -> Tensor:
+    """`top_residual` as somebody else would write it."""
+    rest = draft_probs.numpy().copy()
+    top = np.argsort(-rest, axis=1, kind="stable")[:, : arity - 1]
+    np.put_along_axis(rest, top, 0, axis=1)
+    cumulative = rest.cumsum(1)
+    exceeds = cumulative > uniforms[:, -1:].numpy() * cumulative[:, -1:]
+    last = np.where(exceeds.any(1), exceeds.argmax(1), -1)
+    return torch.from_numpy(np.column_stack([top, last]))

@@ -1,0 +1,88 @@
+"""The exact output laws of the catalogue on a few small toys, kept as data.
+
+A diagnosis compares what was seen with what each known fault would give. The laws are kept in a
+file because the code under test may be the very code that faults are planted in: once it is broken
+by hand, nothing planted on top of it says anything. `python -m stattests.faults --laws` writes the
+file again; a test compares it with the code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from importlib.resources import files
+from pathlib import Path
+
+from stattests.cases import problem
+from stattests.exact import ExactLaw, Prefix
+from stattests.exact import exact_law as enumerated_law
+from stattests.faults.catalogue import FAULTS
+from stattests.faults.specimen import Fault, exact_law
+from stattests.probing import ProbeError
+from univer import VERIFIERS, stop_law
+
+TOYS = (("sharp", "2x1", 4), ("sharp", "chain:2", 4), ("near", "[[0],[1],[0,0]]", 4))
+FILE = Path(str(files("stattests.faults"))) / "laws.json"
+SMALLEST = 1e-15  # what rounding leaves of an output that never comes
+
+Outputs = dict[Prefix, float]
+
+
+def outputs_of(law: ExactLaw) -> Outputs:
+    """The probability of each output: begins with (s, t) and does not go beyond it."""
+    found = {
+        (*prefix, token): float(row[token] - law.visit_prob((*prefix, token)))
+        for prefix, row in law.masses.items()
+        for token in range(len(row))
+    }
+    return {output: prob for output, prob in found.items() if prob > SMALLEST}
+
+
+def comparable(fault: Fault) -> bool:
+    """Whether its law can be had on any toy, with the draft law of its base."""
+    return (
+        fault.kind == "law"
+        and bool(fault.patches)
+        and fault.child_outcomes is None
+        and fault.drafting is None
+    )
+
+
+def compute(toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, list[Outputs]]:
+    """The laws of all comparable faults and, as `no-fault/<verifier>`, of the built-in ones."""
+    models = [problem(*toy) for toy in toys]
+    laws = {
+        f"no-fault/{name}": [
+            outputs_of(enumerated_law(model, verifier.drafting, partial(stop_law, name)))
+            for model in models
+        ]
+        for name, verifier in VERIFIERS.items()
+    }
+    for fault in filter(comparable, FAULTS):
+        try:
+            laws[fault.name] = [outputs_of(exact_law(fault, model)) for model in models]
+        except ProbeError:
+            continue  # no boxes on some toy: it cannot be compared
+    return laws
+
+
+def write(file: Path = FILE) -> None:
+    """Compute the laws and write them."""
+    data = {
+        name: [
+            {",".join(map(str, out)): float(f"{p:.15g}") for out, p in law.items()} for law in rows
+        ]
+        for name, rows in compute().items()
+    }
+    file.write_text(json.dumps(data, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def known() -> dict[str, list[Outputs]]:
+    """The laws in the file."""
+    data = json.loads(FILE.read_text(encoding="utf-8"))
+    return {
+        name: [{tuple(map(int, out.split(","))): p for out, p in law.items()} for law in rows]
+        for name, rows in data.items()
+    }

@@ -1,0 +1,305 @@
+"""Certify a subject: plan by its speed, run the layers cheapest first, give one verdict.
+
+The first layer that fails gives the verdict; the later ones still run, for the report. A broken
+contract ends the run at once: nothing else would mean anything.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+
+from stattests import budget, layers, purity
+from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, problems, users_own
+from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
+from stattests.engine import Emitted, cycles
+from stattests.etest import required_n
+from stattests.problems import Problem
+from stattests.streams import torch_generator
+from stattests.subject import Subject
+from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
+from univer import InputError
+from univer import __version__ as version
+
+Progress = Callable[[str, float], None]  # what is done next, share of the whole that is done
+
+
+def _silent(step: str, share: float) -> None:
+    del step, share
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a certification found.
+
+    verdict, reason, detail: of the first layer that failed, or that all passed.
+    guarantee: what a pass means, in one sentence.
+    budget, asked: the budget that ran, and the one asked for.
+    results: one a case and layer, in the order in which they ran.
+    cycles_per_second: of the sampling layer, drawing and counting included.
+    matches, smallest, pytest: of a bias, the known faults that explain it best, the smallest toy
+        that shows it, and a ready-to-paste test on that toy.
+    """
+
+    subject: str
+    verdict: Verdict
+    reason: Reason
+    detail: str
+    guarantee: str
+    budget: str
+    asked: str
+    seed: int
+    results: tuple[CaseResult, ...]
+    cycles_per_second: float
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+    matches: tuple[Match, ...] = ()
+    smallest: dict[str, Any] | None = None
+    pytest: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "verifier": self.subject,
+            "verdict": self.verdict.name,
+            "exit_code": self.verdict.value,
+            "reason": self.reason.name,
+            "detail": self.detail,
+            "guarantee": self.guarantee,
+            "budget": self.budget,
+            "asked": self.asked,
+            "seed": self.seed,
+            "cycles_per_second": self.cycles_per_second,
+            "seconds": self.seconds,
+            "versions": self.versions,
+            "matches": [asdict(match) for match in self.matches],
+            "smallest_problem": self.smallest,
+            "pytest": self.pytest,
+            "results": [result.to_json() for result in self.results],
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run: the sampled problems with their pilots, and the budget that fits."""
+
+    sampled: tuple[tuple[Problem, list[Emitted]], ...]
+    exact: tuple[Problem, ...]
+    probed: tuple[Problem, ...]
+    budget: str
+    rate: float
+
+
+def certify(
+    subject: Subject,
+    *,
+    asked: str = "pr",
+    seed: int = budget.ROOT_SEED,
+    max_minutes: float = budget.DEFAULT_MINUTES,
+    topology: str | None = None,
+    vocab: int | None = None,
+    diagnose: bool = True,
+    progress: Progress = _silent,
+) -> Report:
+    """Certify a subject.
+
+    Args:
+        subject: what to certify.
+        asked: a name in BUDGETS.
+        seed: the root of all random streams; the same seed gives the same verdict, bit for bit.
+        max_minutes: if the budget would take longer, the largest that fits runs instead, and the
+            verdict is INCONCLUSIVE at best.
+        topology: adds problems on this topology.
+        vocab: adds problems of this vocabulary.
+        diagnose: look for known faults and for the smallest toy after a bias (about a minute).
+        progress: called before each step.
+
+    Raises:
+        InputError: an unknown budget, topology or a vocabulary that is too small.
+    """
+    if asked not in budget.BUDGETS:
+        raise InputError(
+            f"budget: {asked!r} is unknown; choose one of {', '.join(budget.BUDGETS)}."
+        )
+    if not max_minutes > 0:
+        raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
+    start = time.monotonic()
+    own = users_own(topology, vocab)
+    results: list[CaseResult] = []
+    plan: Plan | None = None
+    try:
+        progress("contract", 0.0)
+        registered = CHAINS if subject.chains_only else SAMPLED
+        first = problems(registered[:3])
+        run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
+        before = purity.answers(subject, first[0], run)
+        results += [purity.contract(subject, problem, run) for problem in first]
+        plan = _plan(subject, asked, own, seed, max_minutes)
+        count = 2 * len(plan.sampled) + 4
+        run = Run(
+            budget.ALPHA_RUN / count,
+            budget.BUDGETS[plan.budget],
+            seed,
+            start + 60 * max_minutes,
+        )
+        for step, share, found in _layers(subject, plan, run):
+            progress(step, share)
+            if found is not None:
+                results.append(found)
+        after = purity.lifetime(subject, first[0], run, before)
+        results += [after] if after is not None else []
+    except ContractError as error:
+        results.append(CaseResult("contract", "contract", Verdict.BROKEN, error.reason, error.seen))
+    verdict, reason, detail = _conclude(results, plan, asked)
+    ran = plan.budget if plan else asked
+    matches: list[Match] = []
+    smallest = None
+    if verdict is Verdict.BIASED and diagnose:
+        progress("diagnosis", 1.0)
+        try:
+            matches, smallest = best_matches(subject, seed), smallest_problem(subject)
+        except ContractError as error:  # the verdict stands; only its explanation is missing
+            detail += f"; no diagnosis: {error.seen}"
+    return Report(
+        subject.name,
+        verdict,
+        reason,
+        detail,
+        _guarantee(verdict, results, ran),
+        ran,
+        asked,
+        seed,
+        tuple(results),
+        plan.rate if plan else 0.0,
+        time.monotonic() - start,
+        {
+            "univer": version,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "python": platform.python_version(),
+        },
+        tuple(matches),
+        smallest.to_json() if smallest else None,
+        as_pytest(subject.name, smallest) if smallest else None,
+    )
+
+
+def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minutes: float) -> Plan:
+    """Measure the subject's speed on the pilots and choose the largest budget that fits."""
+    size = budget.PILOT_CYCLES if subject.batched else budget.PILOT_CYCLES_SLOW
+    chosen = [*own, *problems(CHAINS if subject.chains_only else SAMPLED)]
+    sampled, ran, spent = [], 0, 0.0
+    for problem in chosen:
+        generator = torch_generator(f"L3/{problem.name}", batch=0, root=seed)
+        before = time.monotonic()
+        pilot = [cycles(subject, problem, size, generator)]
+        spent += time.monotonic() - before
+        ran += size
+        sampled.append((problem, pilot))
+    rate = ran / max(spent, 1e-9)
+    order = list(budget.BUDGETS)
+    fits = order[0]
+    for name in order[: order.index(asked) + 1]:
+        # Every case needs about what its first prefix needs; pairs add as much again twice.
+        needs = sum(
+            required_n(problem.vocab, budget.BUDGETS[name], budget.ALPHA_RUN / 100)
+            for problem in chosen
+        )
+        if needs * 1.3 / rate < 0.8 * 60 * max_minutes:
+            fits = name
+    probed = [*problems(PROBED), *(problems(PROBED_BATCHED) if subject.batched else [])]
+    exact = problems(EXACT)
+    if subject.chains_only:
+        probed, exact = [p for p in probed if _is_chain(p)], [p for p in exact if _is_chain(p)]
+    return Plan(tuple(sampled), tuple(exact), tuple(probed), fits, rate)
+
+
+def _is_chain(problem: Problem) -> bool:
+    return all(layer.arity == 1 for layer in problem.topology.layers)
+
+
+def _layers(
+    subject: Subject, plan: Plan, run: Run
+) -> Iterator[tuple[str, float, CaseResult | None]]:
+    """Every step's name, the share done before it, and what the step before found."""
+    zeros = [problem for problem, _ in plan.sampled if (problem.target == 0).any()][:6]
+    steps: list[tuple[str, float, Callable[[], Iterator[CaseResult | None]]]] = []
+
+    def add(name: str, cost: float, problem: Problem, layer: Callable[..., Any]) -> None:
+        def call() -> Iterator[CaseResult | None]:
+            found = layer(subject, problem, run)
+            yield from found if isinstance(found, Iterator) else (found,)
+
+        steps.append((f"{name} {problem.name}", cost, call))
+
+    if not subject.own_randomness:
+        for problem in zeros:
+            add("edges", 0.1, problem, purity.edges)
+    for problem in plan.probed:
+        add("Lx", 1.0, problem, layers.lx)
+    if subject.stop_law is not None:
+        for problem in plan.exact:
+            add("L0", 0.3, problem, layers.l0)
+    for problem, pilot in plan.sampled:
+        cost = required_n(problem.vocab, run.delta, run.alpha) / plan.rate
+
+        def sampled(s: Subject, p: Problem, r: Run, pilot: Any = pilot) -> CaseResult:
+            return layers.l3(s, p, r, pilot)
+
+        add("L3", cost, problem, sampled)
+    add("pairs", 1.0, plan.sampled[0][0], layers.pairs)
+    for problem, _ in plan.sampled[:4]:
+        add("length", 0.2, problem, layers.length)
+    whole, done = sum(cost for _, cost, _ in steps), 0.0
+    for name, cost, call in steps:
+        yield name, done / whole, None
+        for found in call():
+            yield name, done / whole, found
+        done += cost
+
+
+def _rank(result: CaseResult) -> int:
+    """Which findings decide: a broken contract, a bias, a lost length, time; 9 decides nothing."""
+    if result.verdict is Verdict.BROKEN:
+        return 2 if result.reason is Reason.SHORTER else 0
+    if result.verdict is Verdict.BIASED:
+        return 1
+    # Where probing does not apply or finds no boxes, sampling gives the verdict.
+    return 3 if result.verdict is Verdict.INCONCLUSIVE and result.layer != "Lx" else 9
+
+
+def _conclude(
+    results: list[CaseResult], plan: Plan | None, asked: str
+) -> tuple[Verdict, Reason, str]:
+    deciding = min(results, key=_rank)  # the first of its rank
+    if _rank(deciding) < 9:
+        detail = f"{deciding.layer} {deciding.case}: {deciding.detail}"
+        return deciding.verdict, deciding.reason, detail
+    if plan is not None and plan.budget != asked:
+        detail = f"budget {asked} does not fit the time; {plan.budget} ran and found nothing"
+        return Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail
+    return Verdict.CERTIFIED, Reason.ALL_PASSED, Reason.ALL_PASSED.value
+
+
+def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str) -> str:
+    sampled = [r for r in results if r.layer == "L3" and r.verdict is Verdict.CERTIFIED]
+    if not sampled or verdict in (Verdict.BIASED, Verdict.BROKEN):
+        return "nothing was certified"
+    largest = max(r.log10_e or 0.0 for r in sampled)
+    total = sum(r.n for r in sampled)
+    exact = [r for r in results if r.layer in ("L0", "Lx") and r.verdict is Verdict.CERTIFIED]
+    worst = max((r.tv or 0.0 for r in exact), default=0.0)
+    also = f"; exact TV <= {worst:.1g} on {len(exact)} toys" if exact else ""
+    return (
+        f"no TV >= {budget.BUDGETS[ran]:g} at a registered prefix of {len(sampled)} problems with"
+        f" {100 * (1 - budget.BETA):g} % power, false alarms <= {budget.ALPHA_RUN:g} a run;"
+        f" n = {total:,}, largest log10 E = {largest:.1f}{also}"
+    )
