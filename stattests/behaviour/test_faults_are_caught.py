@@ -10,12 +10,10 @@ from __future__ import annotations
 import pytest
 
 from stattests.faults import FAULTS, LOOK_ALIKES, Fault, LookAlike
-from stattests.faults.catch import SAMPLED_TV, catch, let_pass
+from stattests.faults.catch import ANSWERING, SAMPLED_TV, catch, let_pass
 from stattests.verdict import Reason, Verdict
 
 FOUND = (Verdict.BIASED, Verdict.BROKEN)
-# What never answers is ended by the parent process: test_certify_command.py.
-ANSWERING = [fault for fault in FAULTS if fault.name != "hangs"]
 
 
 @pytest.mark.stat
