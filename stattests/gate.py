@@ -22,7 +22,7 @@ from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
 from stattests.engine import Emitted, cycles
 from stattests.etest import required_n
 from stattests.problems import Problem
-from stattests.streams import torch_generator
+from stattests.streams import seed_globals, torch_generator
 from stattests.subject import Subject
 from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
 from univer import InputError
@@ -136,6 +136,7 @@ def certify(
     plan: Plan | None = None
     try:
         progress("contract", 0.0)
+        _seed(subject, "contract", seed)
         registered = CHAINS if subject.chains_only else SAMPLED
         first = problems(registered[:3])
         run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
@@ -198,6 +199,7 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
     chosen = [*own, *problems(CHAINS if subject.chains_only else SAMPLED)]
     sampled, ran, spent = [], 0, 0.0
     for problem in chosen:
+        _seed(subject, f"pilot/{problem.name}", seed)
         generator = torch_generator(f"L3/{problem.name}", batch=0, root=seed)
         before = time.monotonic()
         pilot = [cycles(subject, problem, size, generator)]
@@ -222,6 +224,12 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
     return Plan(tuple(sampled), tuple(exact), tuple(probed), fits, rate)
 
 
+def _seed(subject: Subject, case: str, root: int) -> None:
+    """Seed what a subject with randomness of its own draws from, so that a seed replays it."""
+    if subject.own_randomness:
+        seed_globals(case, root)
+
+
 def _is_chain(problem: Problem) -> bool:
     return all(layer.arity == 1 for layer in problem.topology.layers)
 
@@ -235,6 +243,7 @@ def _layers(
 
     def add(name: str, cost: float, problem: Problem, layer: Callable[..., Any]) -> None:
         def call() -> Iterator[CaseResult | None]:
+            _seed(subject, f"{name}/{problem.name}", run.root)
             found = layer(subject, problem, run)
             yield from found if isinstance(found, Iterator) else (found,)
 

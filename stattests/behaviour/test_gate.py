@@ -15,7 +15,7 @@ from stattests.adapters.hugging_face import SpeculativeSampling
 from stattests.adapters.tree_rules import ArgmaxMatching, TargetOnly
 from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, problem, problems
 from stattests.cli import junit_xml, replay_command, write_failures
-from stattests.faults import FAULTS
+from stattests.faults import FAULTS, LOOK_ALIKES
 from stattests.faults import subject as specimen_subject
 from stattests.gate import Report, certify
 from stattests.problems import Problem
@@ -77,6 +77,14 @@ def test_a_seed_replays_the_verdict_bit_for_bit(biased: Report) -> None:
     other = certify(fault("ot-fallback-is-prefix"), asked="smoke", seed=7, diagnose=False)
     assert other.verdict is Verdict.BIASED
     assert [r.log10_e for r in other.results] != [r.log10_e for r in biased.results]
+
+
+@pytest.mark.stat
+def test_a_seed_replays_randomness_of_ones_own_too() -> None:
+    row = next(row for row in LOOK_ALIKES if row.name == "own-numbers")
+    one, two = (certify(specimen_subject(row), asked="smoke") for _ in range(2))
+    assert one.verdict is Verdict.CERTIFIED
+    assert [r.to_json() for r in one.results] == [r.to_json() for r in two.results]
 
 
 def test_reports_can_be_written(biased: Report, tmp_path: Any) -> None:
