@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -32,6 +33,7 @@ MAX_TREES = 2000
 
 Prefix = tuple[int, ...]
 Masses = dict[Prefix, NDArray[np.float64]]  # prefix -> [V]
+Outcomes = Callable[[NDArray[np.float64], int], list[tuple[list[int], float]]]
 
 
 def child_outcomes(
@@ -64,8 +66,13 @@ def count_trees(problem: Problem, drafting: str) -> int:
     return count
 
 
-def drafted_trees(problem: Problem, drafting: str) -> tuple[Tensor, NDArray[np.float64]]:
-    """Tokens int64 [T, N] of every tree that can be drawn, and their probabilities [T]."""
+def drafted_trees(problem: Problem, drafting: str | Outcomes) -> tuple[Tensor, NDArray[np.float64]]:
+    """Tokens int64 [T, N] of every tree that can be drawn, and their probabilities [T].
+
+    `drafting` is a name in DRAFTING or lists the outcomes of one node: (law [V], arity) ->
+    [(children, probability)].
+    """
+    outcomes = partial(child_outcomes, drafting) if isinstance(drafting, str) else drafting
     topology = problem.topology
     found: list[tuple[list[int], float]] = [([0] + [-1] * (topology.num_nodes - 1), 1.0)]
     for node in topology.internal:
@@ -76,7 +83,7 @@ def drafted_trees(problem: Problem, drafting: str) -> tuple[Tensor, NDArray[np.f
                 grown.append((tokens, chance))
                 continue
             law = problem.draft_law([tokens[v] for v in topology.path(node)])
-            for children, share in child_outcomes(drafting, law, len(slots)):
+            for children, share in outcomes(law, len(slots)):
                 filled = tokens.copy()
                 for slot, token in zip(slots, children, strict=True):
                     filled[slot] = token

@@ -117,7 +117,6 @@ def probe(
         return codes
 
     boxes, token_slots, stop_slots = _find_boxes(ask, len(tokens), slots, vocab, seed)
-    stop_probs = np.zeros((len(tokens), slots - 1))
     joint = np.zeros((len(tokens), slots - 1, vocab))
     for tree, found in enumerate(boxes):
         for low, high, code in zip(found.low, found.high, found.codes, strict=True):

@@ -19,11 +19,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from stattests.etest import required_n
-from stattests.exact import ExactLaw, Masses, Prefix, law_of_stops, node_hashes, tree_rows
+from stattests.exact import (
+    ExactLaw,
+    Masses,
+    Outcomes,
+    Prefix,
+    drafted_trees,
+    law_of_stops,
+    node_hashes,
+    tree_rows,
+)
 from stattests.planting import Patch, plant
 from stattests.probing import probe
 from stattests.problems import Problem, make_problem
@@ -31,7 +39,6 @@ from stattests.subject import Decisions, Subject, of_object
 from univer import DraftTree, Topology, verifiers
 from univer.sampling import inverse_cdf
 
-Outcomes = Callable[[NDArray[np.float64], int], list[tuple[list[int], float]]]
 Drafter = Callable[[Tensor, int, Tensor], Tensor]
 Kind = Literal["law", "scripted", "length", "contract", "dependence"]
 
@@ -141,27 +148,6 @@ def drafter(outcomes: Outcomes) -> Drafter:
     return draw
 
 
-def _drawn_trees(problem: Problem, outcomes: Outcomes) -> tuple[Tensor, NDArray[np.float64]]:
-    """Every tree [T, N] of a draft law given by its outcomes, and their probabilities [T]."""
-    topology = problem.topology
-    found = [([0] + [-1] * (topology.num_nodes - 1), 1.0)]
-    for node in topology.internal:
-        slots = topology.children(node)
-        grown = []
-        for tokens, chance in found:
-            choices = [([-1] * len(slots), 1.0)]
-            if tokens[node] >= 0:
-                law = problem.draft_law([tokens[v] for v in topology.path(node)])
-                choices = outcomes(law, len(slots))
-            for children, share in choices:
-                filled = tokens.copy()
-                for slot, token in zip(slots, children, strict=True):
-                    filled[slot] = token
-                grown.append((filled, chance * share))
-        found = grown
-    return torch.tensor([tokens for tokens, _ in found]), np.array([chance for _, chance in found])
-
-
 def exact_law(specimen: Specimen, problem: Problem) -> ExactLaw:
     """What it emits on a problem, exactly: probed, or enumerated where it draws its own trees.
 
@@ -172,7 +158,7 @@ def exact_law(specimen: Specimen, problem: Problem) -> ExactLaw:
     """
     if specimen.child_outcomes is None or specimen.make is not None:
         return probe(subject(specimen), problem).law
-    tokens, chances = _drawn_trees(problem, specimen.child_outcomes)
+    tokens, chances = drafted_trees(problem, specimen.child_outcomes)
     rows = tree_rows(problem, node_hashes(problem.topology, tokens))
     tree = DraftTree(problem.topology, tokens)
     law = _module(specimen.patches).stop_law(_verifier(specimen), tree, *rows)
