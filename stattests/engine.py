@@ -8,7 +8,6 @@ Letters: B trees, N nodes, I internal nodes, V vocabulary, D depth, R registered
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stattests.exact import node_hashes
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from stattests.subject import Decisions, Subject
 from stattests.verdict import ContractError, Reason
-from univer import DraftTree, draft_tree
-from univer.indices import indices
+from univer import DRAFTING, DraftTree
+from univer.indices import columns, indices, set_columns
 
 
 @dataclass(frozen=True)
@@ -62,62 +60,40 @@ def rename(problem: Problem, generator: torch.Generator) -> Tensor:
 def draw(
     subject: Subject, problem: Problem, batch: int, generator: torch.Generator, renamed: Tensor
 ) -> Drawn:
-    """Draw `batch` trees with the subject's draft law."""
-    topology = problem.topology
+    """Draw `batch` trees with the subject's draft law, level by level and arity by arity."""
+    topology, vocab = problem.topology, problem.vocab
     own = renamed.argsort()  # name -> token
     target, draft = (pool[:, own] for pool in problem.pool)
-    hashes = torch.full((batch, topology.num_nodes), ROOT_HASH, dtype=torch.int64)
-    if isinstance(subject.drafting, str):
-
-        def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, None]:
-            at = list(nodes)
-            if nodes != (0,):
-                parents = [topology.parents[v] for v in nodes]
-                hashes[:, at] = extend_hash(hashes[:, parents], _names(own, tree.tokens[:, at]))
-            return draft[problem.pair_of(hashes[:, at])], None
-
-        root = torch.zeros(batch, dtype=torch.int64)
-        tree, _ = draft_tree(subject.drafting, topology, root, next_law, generator=generator)
-        tokens = tree.tokens
-    else:
-        tokens = _draw_own(subject, subject.drafting, problem, batch, generator, own, draft)
-    hashes = node_hashes(topology, _names(own, tokens))
+    tokens = torch.full((batch, topology.num_nodes), -1)
+    tokens[:, 0] = 0
+    hashes = torch.full_like(tokens, ROOT_HASH)
+    for layer, table in zip(topology.layers, indices(topology, tokens.device).layers, strict=True):
+        above = columns(hashes, table.nodes)[..., None]
+        laws = draft.index_select(0, problem.pair_of(above).flatten())
+        uniforms = torch.rand(len(laws), layer.arity, dtype=torch.float64, generator=generator)
+        if isinstance(subject.drafting, str):
+            drawn = DRAFTING[subject.drafting].draw(laws, uniforms, None)
+        else:
+            given = subject.call(subject.drafting, laws, layer.arity, uniforms)
+            drawn = check_children(given, len(laws), layer.arity, vocab)
+        present = columns(tokens, table.nodes)[..., None] >= 0
+        children = torch.where(present, drawn.view(batch, *table.slots.ids.shape), -1)
+        set_columns(tokens, table.slots, children)
+        set_columns(hashes, table.slots, extend_hash(above, _names(own, children)))
     pairs = problem.pair_of(hashes)
-    inner = list(topology.internal)
-    return Drawn(tokens, hashes, target[pairs], draft[pairs[:, inner]], renamed)
+    inner = columns(pairs, indices(topology, pairs.device).internal)
+    rows = (_rows(target, pairs), _rows(draft, inner))
+    return Drawn(tokens, hashes, *rows, renamed)
+
+
+def _rows(pool: Tensor, pairs: Tensor) -> Tensor:
+    """The laws [B, n, V] of these pairs [B, n]."""
+    return pool.index_select(0, pairs.flatten()).view(*pairs.shape, -1)
 
 
 def _names(own: Tensor, tokens: Tensor) -> Tensor:
     """Tokens by their own names; -1 stays -1."""
-    return torch.where(tokens >= 0, own[tokens.clamp(min=0)], -1)
-
-
-def _draw_own(
-    subject: Subject,
-    drafter: Callable[..., Any],
-    problem: Problem,
-    batch: int,
-    generator: torch.Generator,
-    own: Tensor,
-    draft: Tensor,
-) -> Tensor:
-    """Trees from a subject's own drafter, level by level and arity by arity."""
-    topology = problem.topology
-    tokens = torch.full((batch, topology.num_nodes), -1)
-    tokens[:, 0] = 0
-    for layer in topology.layers:
-        hashes = node_hashes(topology, _names(own, tokens))[:, list(layer.nodes)]
-        laws = draft[problem.pair_of(hashes)].flatten(0, 1)
-        uniforms = torch.rand(len(laws), layer.arity, dtype=torch.float64, generator=generator)
-        drawn = check_children(
-            subject.call(drafter, laws.clone(), layer.arity, uniforms),
-            len(laws),
-            layer.arity,
-            problem.vocab,
-        ).view(batch, len(layer.nodes), layer.arity)
-        present = (tokens[:, list(layer.nodes)] >= 0)[..., None]
-        tokens[:, torch.tensor(layer.children)] = torch.where(present, drawn, -1)
-    return tokens
+    return torch.where(tokens >= 0, own.take(tokens.clamp(min=0)), -1)
 
 
 def check_children(drawn: Any, rows: int, arity: int, vocab: int) -> Tensor:
@@ -160,14 +136,14 @@ def emitted(problem: Problem, drawn: Drawn, decisions: Decisions) -> Emitted:
     """The emitted tokens, each with the hash of the prefix before it."""
     table = indices(problem.topology, torch.device("cpu"))
     own = drawn.renamed.argsort()
-    nodes = table.paths[decisions.stop]  # [B, D]
-    num_accepted = table.depths[decisions.stop]
+    nodes = table.paths.index_select(0, decisions.stop)  # [B, D]
+    num_accepted = table.depths.index_select(0, decisions.stop)
     root = torch.zeros(len(nodes), 1, dtype=torch.int64)
     at = torch.cat([root, nodes], 1)  # the node after which each token was emitted
     hashes = drawn.hashes.gather(1, at.clamp(min=0))
     tokens = _names(own, torch.where(nodes >= 0, drawn.tokens.gather(1, nodes.clamp(min=0)), -1))
     tokens = torch.cat([tokens, torch.full_like(root, -1)], 1)
-    tokens = tokens.scatter(1, num_accepted[:, None], own[decisions.next_token][:, None])
+    tokens = tokens.scatter(1, num_accepted[:, None], own.take(decisions.next_token)[:, None])
     return Emitted(hashes, tokens, num_accepted)
 
 
@@ -179,7 +155,8 @@ def cycles(subject: Subject, problem: Problem, batch: int, generator: torch.Gene
 
 def forbidden(problem: Problem, out: Emitted) -> tuple[int, int] | None:
     """Row and position of a token that the target gives probability 0; None if there is none."""
-    probs = problem.pool[0][problem.pair_of(out.hashes), out.tokens.clamp(min=0)]
+    cells = problem.pair_of(out.hashes) * problem.vocab + out.tokens.clamp(min=0)
+    probs = problem.pool[0].take(cells)
     bad = (probs <= 0) & (out.tokens >= 0)
     if not bad.any():
         return None
@@ -200,13 +177,12 @@ class Register:
 
     def counts(self, out: Emitted, vocab: int) -> NDArray[np.int64]:
         """How often each token followed each registered prefix, [R, V]."""
-        valid = out.tokens >= 0
-        hashes, tokens = out.hashes[valid], out.tokens[valid]
-        slot = torch.searchsorted(self.hashes, hashes).clamp(max=len(self.hashes) - 1)
-        hit = self.hashes[slot] == hashes
-        cells = slot[hit] * vocab + tokens[hit]
-        counted = torch.bincount(cells, minlength=len(self.hashes) * vocab)
-        counts: NDArray[np.int64] = counted.view(len(self.hashes), vocab).numpy()
+        slot = torch.searchsorted(self.hashes, out.hashes).clamp(max=len(self.hashes) - 1)
+        hit = (self.hashes.take(slot) == out.hashes) & (out.tokens >= 0)
+        size = len(self.hashes) * vocab
+        cells = torch.where(hit, slot * vocab + out.tokens, size)  # the last cell: not registered
+        counted = torch.bincount(cells.flatten(), minlength=size + 1)[:-1]
+        counts: NDArray[np.int64] = counted.view(-1, vocab).numpy()
         return counts
 
 

@@ -10,8 +10,9 @@
 | p_v(not v) | rejection_mass n | mass that leaves the subtree; sum a + sum r + n = 1 |
 
 Each rule works on n nodes of one arity at once: `allocate(scale [n], target [n, V], draft [n, V],
-children [n, m]) -> Allocated`. Everything is float64: the rules subtract nearly equal laws, and a
-float32 difference would be noise just where a peaked draft makes it matter.
+children [n, m]) -> Allocated`; draft rows need not sum to 1. Everything is float64: the rules
+subtract nearly equal laws, and a float32 difference would be noise just where a peaked draft makes
+it matter.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ class Allocated:
 def _ot(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
     """Optimal transport (UniVer, Eqs. 3-7): the last slot is the sampled child, the rest fixed."""
     fixed, sampled = children[:, :-1], children[:, -1:]
-    rest = without(draft, fixed)
     # Without a sampled child the formulas hold with q' = 0.
-    residual_draft = torch.where(sampled >= 0, normalise(rest), 0.0)
+    residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)
     scaled = scale[:, None] * target
     surplus = (scaled - residual_draft).clamp_(min=0)
     whole = (1 - scale[:, None]) + total(surplus)[:, None]  # Z
@@ -56,7 +56,7 @@ def _ot(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Alloc
 
 def _rrsw(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
     """Recursive rejection without replacement: each child in turn against what is left."""
-    c, p, q = scale[:, None], target, draft
+    c, p, q = scale[:, None], target, normalise(draft)
     reached = torch.ones_like(c)
     child_acceptance = []
     for x in children.T[..., None]:

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from univer.allocation import Allocation
-from univer.indices import indices
+from univer.indices import Columns, columns, indices, set_columns
 from univer.rows import ratio, total
 from univer.topology import Topology
 
-Rows = Callable[[Tensor], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
+Rows = Callable[[Columns], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
 
 
 @dataclass(frozen=True)
@@ -60,32 +60,32 @@ def judge(
     batch = tokens.shape[0]
     scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
     acceptance = torch.ones_like(scale)
+    present = tokens >= 0
+    present[:, 0] = True  # whatever its token
     residuals = []
     for layer in indices(topology, tokens.device).layers:
         nodes, slots = layer.nodes, layer.slots
-        children = tokens[:, slots]
+        children = columns(tokens, slots)
         masses = allocation.allocate(
-            scale[:, nodes].flatten(),
+            columns(scale, nodes).flatten(),
             target(nodes).flatten(0, 1),
             draft(layer.draft_rows).flatten(0, 1),
             children.flatten(0, 1),
         )
-        shape = (batch, len(nodes))
-        # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0. The
-        # root is there whatever its token.
-        present = (tokens[:, nodes] >= 0) | (nodes == 0)
+        shape = (batch, len(nodes.ids))
+        # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0.
         accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)
         residual = masses.residual.view(*shape, masses.residual.shape[-1])
-        residual_mass = torch.where(present, total(residual), 0.0)
+        residual_mass = torch.where(columns(present, nodes), total(residual), 0.0)
         beyond = residual_mass + masses.rejection_mass.view(shape)
         # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
         # come out as 1e-16 where it is 0, and a uniform of 0 would then enter a forbidden place.
         left = torch.cat([accepted, beyond[..., None]], -1).flip(-1).cumsum(-1).flip(-1)
         prefix_acceptance = ratio(accepted, left[..., :-1])
-        acceptance[:, slots] = prefix_acceptance
+        set_columns(acceptance, slots, prefix_acceptance)
         if conditional:
-            scale[:, slots] = prefix_acceptance
-            acceptance[:, nodes] = ratio(residual_mass, beyond)
+            set_columns(scale, slots, prefix_acceptance)
+            set_columns(acceptance, nodes, ratio(residual_mass, beyond))
         residuals.append(residual)
     acceptance[:, 0] = 1.0  # whatever rounding leaves at the root: something is always emitted
     return Judged(acceptance, tuple(residuals))
@@ -102,18 +102,18 @@ def _local_stop_probs(topology: Topology, acceptance: Tensor) -> Tensor:
     stop[:, 0] = 1.0  # from here on: the probability of being entered, until a layer spreads it
     for layer in indices(topology, acceptance.device).layers:
         nodes, slots = layer.nodes, layer.slots
-        entered = acceptance[:, slots]
-        reached = stop[:, nodes]
-        stop[:, slots] = reached[..., None] * _exclusive_product(entered) * entered
-        stop[:, nodes] = reached * (1 - entered).prod(-1)
+        entered = columns(acceptance, slots)
+        reached = columns(stop, nodes)
+        set_columns(stop, slots, reached[..., None] * _exclusive_product(entered) * entered)
+        set_columns(stop, nodes, reached * (1 - entered).prod(-1))
     return stop
 
 
 def _conditional_stop_probs(topology: Topology, acceptance: Tensor) -> Tensor:
     order = indices(topology, acceptance.device).post_order
-    tried = acceptance[:, order]
+    tried = columns(acceptance, order)
     stop = torch.zeros_like(acceptance)
-    stop[:, order] = _exclusive_product(tried) * tried
+    set_columns(stop, order, _exclusive_product(tried) * tried)
     return stop
 
 
@@ -123,17 +123,17 @@ def _local_stop_node(topology: Topology, acceptance: Tensor, uniforms: Tensor) -
     on_path[:, 0] = True
     for layer in indices(topology, acceptance.device).layers:
         nodes, slots = layer.nodes, layer.slots
-        tried = passes[:, slots]
+        tried = columns(passes, slots)
         first = tried & (tried.cumsum(-1) == 1)
-        on_path[:, slots] = on_path[:, nodes][..., None] & first
+        set_columns(on_path, slots, columns(on_path, nodes)[..., None] & first)
     ids = torch.arange(topology.num_nodes, device=acceptance.device)
     return torch.where(on_path, ids, 0).amax(-1)  # level order: the deepest entered node comes last
 
 
 def _conditional_stop_node(topology: Topology, acceptance: Tensor, uniforms: Tensor) -> Tensor:
     order = indices(topology, acceptance.device).post_order
-    accepted = (uniforms < acceptance)[:, order]
-    return order[accepted.to(torch.uint8).argmax(-1)]
+    accepted = columns(uniforms < acceptance, order)
+    return order.ids.index_select(0, accepted.to(torch.uint8).argmax(-1))
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,9 @@ def next_token_weights(
     trees = torch.arange(stop.shape[0], device=stop.device)
     layers = indices(topology, stop.device).layers
     for layer, residual in zip(layers, judged.residuals, strict=True):
-        at = layer.position[stop]
-        chosen = residual[trees, at.clamp(min=0)]
+        at = layer.position.index_select(0, stop)
+        row = trees * residual.shape[1] + at.clamp(min=0)
+        chosen = residual.flatten(0, 1).index_select(0, row)
         use = (at >= 0) & (total(chosen) > 0)
         weights = torch.where(use[:, None], chosen, weights)
     return weights

@@ -26,9 +26,11 @@ from univer.errors import (
     check_logit_rows,
     check_prob_rows,
     check_uniforms,
+    first,
     node_in_tree,
 )
-from univer.indices import indices
+from univer.indices import columns, indices, set_columns
+from univer.rows import without
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
 
@@ -63,40 +65,82 @@ class DraftTree:
             )
 
 
-def _best(scores: Tensor, taken: Tensor) -> Tensor:
-    """The id [n] of the largest score [n, V] not yet taken, ties to the lower id; -1 if none."""
-    open_scores = torch.where(taken, -torch.inf, scores.clamp(min=torch.finfo(scores.dtype).min))
-    best = open_scores.argmax(-1)
-    return torch.where(taken.all(-1), -1, best)
+def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
+    """Check a draft tree's ids [B, N]: in range, absent only at the end, siblings distinct."""
+    bad = (tokens < -1) | (tokens >= vocab)
+    if bad.any():
+        tree, node = first(bad)
+        raise InputError(
+            f"tree.tokens: node {node} of tree {tree} holds token {tokens[tree, node].item()};"
+            f" expected an id in [0, {vocab}) or -1 for an absent node."
+        )
+    tables = indices(topology, tokens.device).layers
+    for layer, table in zip(topology.layers, tables, strict=True):
+        children = columns(tokens, table.slots)  # [B, n, m]
+        absent = children < 0
+        orphan = (columns(tokens, table.nodes) < 0)[..., None] & ~absent
+        if layer.nodes[0] != 0 and orphan.any():  # the root is always there
+            tree, i, j = first(orphan)
+            raise InputError(
+                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is present but its parent"
+                f" {layer.nodes[i]} is absent; the subtree of an absent node must be -1."
+            )
+        gap = absent[..., :-1] & ~absent[..., 1:]
+        if gap.any():
+            tree, i, j = first(gap)
+            raise InputError(
+                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is absent (-1) but its"
+                " next sibling is present; absent children come last."
+            )
+        ordered = children.sort(-1).values
+        twin = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
+        if twin.any():
+            tree, i, j = first(twin)
+            raise InputError(
+                f"tree.tokens: token {ordered[tree, i, j].item()} is drafted twice below node"
+                f" {layer.nodes[i]} of tree {tree}; siblings must be distinct."
+            )
 
 
-def _take(taken: Tensor, token: Tensor) -> Tensor:
-    ids = torch.arange(taken.shape[-1], device=taken.device)
-    return taken | (ids == token[:, None])
+def _ranking(scores: Tensor) -> Tensor:
+    """Scores [n, V] above -inf, which marks what is taken."""
+    return scores.clamp(min=torch.finfo(scores.dtype).min)
 
 
-def _draw(probs: Tensor, taken: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
-    """Draw from what is not taken; where nothing is left, the best score if there are scores."""
-    drawn = inverse_cdf(torch.where(taken, 0.0, probs), uniforms)
-    return drawn if scores is None else torch.where(drawn < 0, _best(scores, taken), drawn)
+def _best(ranking: Tensor) -> Tensor:
+    """The id [n] of the best that is not taken, ties to the lower id; -1 if all are."""
+    value, token = ranking.max(-1)
+    return torch.where(value == -torch.inf, -1, token)
+
+
+def _take(ranking: Tensor, token: Tensor) -> Tensor:
+    """The ranking without these tokens [n]; where one is -1, everything was taken before."""
+    taken = ranking.new_full((), -torch.inf).expand(len(token), 1)
+    return ranking.scatter(1, token.clamp(min=0)[:, None], taken)
+
+
+def _draw(rest: Tensor, uniforms: Tensor, ranking: Tensor | None) -> Tensor:
+    """Draw from what is left of the laws; where nothing is, the best score if there are scores."""
+    drawn = inverse_cdf(rest, uniforms)
+    return drawn if ranking is None else torch.where(drawn < 0, _best(ranking), drawn)
 
 
 def _top_residual(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
-    arity = uniforms.shape[1]
-    taken = torch.zeros_like(probs, dtype=torch.bool)
-    children = []
-    for _ in range(arity - 1):
-        children.append(_best(probs if scores is None else scores, taken))
-        taken = _take(taken, children[-1])
-    return torch.stack([*children, _draw(probs, taken, uniforms[:, -1], scores)], 1)
+    ranking, children = _ranking(probs if scores is None else scores), []
+    for _ in range(uniforms.shape[1] - 1):
+        children.append(_best(ranking))
+        ranking = _take(ranking, children[-1])
+    rest = without(probs, torch.stack(children, 1)) if children else probs
+    last = _draw(rest, uniforms[:, -1], None if scores is None else ranking)
+    return torch.stack([*children, last], 1)
 
 
 def _without_replacement(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
-    taken = torch.zeros_like(probs, dtype=torch.bool)
-    children = []
+    ranking, rest, children = None if scores is None else _ranking(scores), probs, []
     for slot in range(uniforms.shape[1]):
-        children.append(_draw(probs, taken, uniforms[:, slot], scores))
-        taken = _take(taken, children[-1])
+        children.append(_draw(rest, uniforms[:, slot], ranking))
+        rest = without(rest, children[-1][:, None])
+        ranking = None if ranking is None else _take(ranking, children[-1])
     return torch.stack(children, 1)
 
 
@@ -237,15 +281,15 @@ def draft_tree(
         levels.append((nodes, probs, scores))
         while layers and layers[0][0].nodes[0] in nodes:
             layer, at = layers.pop(0)
-            rows = at.draft_rows - topology.internal.index(nodes[0])
+            rows = at.draft_rows.ids - topology.internal.index(nodes[0])
             children = law.draw(
-                probs[:, rows].flatten(0, 1),
-                uniforms[:, at.slots].flatten(0, 1),
-                None if scores is None else scores[:, rows].flatten(0, 1),
+                probs.index_select(1, rows).flatten(0, 1),
+                columns(uniforms, at.slots).flatten(0, 1),
+                None if scores is None else scores.index_select(1, rows).flatten(0, 1),
             ).view(len(root), len(layer.nodes), layer.arity)
-            drawn = torch.where(present[:, at.nodes][..., None], children, -1)
-            tokens[:, at.slots] = drawn
-            present[:, at.slots] = drawn >= 0
+            drawn = torch.where(columns(present, at.nodes)[..., None], children, -1)
+            set_columns(tokens, at.slots, drawn)
+            set_columns(present, at.slots, drawn >= 0)
     for nodes, probs, scores in levels:  # last, so that no level waits for the device
         here = present[:, list(nodes)]
         check_prob_rows("draft_probs", probs, here, node_in_tree(nodes))

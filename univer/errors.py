@@ -8,13 +8,9 @@ Letters: B trees, N nodes, I internal nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from univer.topology import Topology
 
 
 class InputError(ValueError):
@@ -71,7 +67,8 @@ def check_rows_shape(
     return int(rows.shape[2])
 
 
-def _first(bad: Tensor) -> tuple[int, ...]:
+def first(bad: Tensor) -> tuple[int, ...]:
+    """The index of the first True."""
     return tuple(int(i) for i in bad.nonzero()[0])
 
 
@@ -91,10 +88,13 @@ def check_prob_rows(argument: str, rows: Tensor, present: Tensor, place: Place) 
     tolerance = max(ROW_SUM_TOLERANCE, 2 * torch.finfo(rows.dtype).eps)
     total = rows.sum(-1, dtype=torch.float64)
     # NaN and infinity fail the comparison of the sum, a negative number that of the minimum.
-    bad = present & ~(((total - 1).abs() <= tolerance) & (rows.amin(-1) >= 0))
+    right = (total - 1).abs() <= tolerance
+    if rows.numel() == 0 or (right.all() & (rows.amin() >= 0)):
+        return
+    bad = present & ~(right & (rows.amin(-1) >= 0))
     if not bad.any():
         return
-    index = _first(bad)
+    index = first(bad)
     row, where = rows[index], f"{argument}: {place(index)}"
     if not row.isfinite().all():
         raise InputError(f"{where} holds NaN or infinity; probabilities must be finite.")
@@ -111,45 +111,9 @@ def check_logit_rows(argument: str, rows: Tensor, present: Tensor, place: Place)
     bad = present & ~rows.amax(-1).isfinite()
     if bad.any():
         raise InputError(
-            f"{argument}: {place(_first(bad))} holds NaN, +inf or nothing but -inf;"
+            f"{argument}: {place(first(bad))} holds NaN, +inf or nothing but -inf;"
             " logits must be below +inf and at least one must be finite."
         )
-
-
-def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
-    """Check a draft tree's ids [B, N]: in range, absent only at the end, siblings distinct."""
-    bad = (tokens < -1) | (tokens >= vocab)
-    if bad.any():
-        tree, node = _first(bad)
-        raise InputError(
-            f"tree.tokens: node {node} of tree {tree} holds token {tokens[tree, node].item()};"
-            f" expected an id in [0, {vocab}) or -1 for an absent node."
-        )
-    for layer in topology.layers:
-        children = tokens[:, layer.children]  # [B, n, m]
-        absent = children < 0
-        orphan = (tokens[:, layer.nodes] < 0)[..., None] & ~absent
-        if layer.nodes[0] != 0 and orphan.any():  # the root is always there
-            tree, i, j = _first(orphan)
-            raise InputError(
-                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is present but its parent"
-                f" {layer.nodes[i]} is absent; the subtree of an absent node must be -1."
-            )
-        gap = absent[..., :-1] & ~absent[..., 1:]
-        if gap.any():
-            tree, i, j = _first(gap)
-            raise InputError(
-                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is absent (-1) but its"
-                " next sibling is present; absent children come last."
-            )
-        ordered = children.sort(-1).values
-        twin = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
-        if twin.any():
-            tree, i, j = _first(twin)
-            raise InputError(
-                f"tree.tokens: token {ordered[tree, i, j].item()} is drafted twice below node"
-                f" {layer.nodes[i]} of tree {tree}; siblings must be distinct."
-            )
 
 
 def check_uniforms(argument: str, uniforms: object, shape: tuple[int, ...], device: object) -> None:
@@ -164,6 +128,6 @@ def check_uniforms(argument: str, uniforms: object, shape: tuple[int, ...], devi
     bad = ~((uniforms >= 0) & (uniforms < 1))
     if bad.any():
         raise InputError(
-            f"{argument}: entry {list(_first(bad))} is {uniforms[bad][0].item()!r};"
+            f"{argument}: entry {list(first(bad))} is {uniforms[bad][0].item()!r};"
             " expected numbers in [0, 1)."
         )

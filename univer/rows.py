@@ -18,19 +18,22 @@ def total(rows: Tensor) -> Tensor:
     would depend on the batch.
     """
     count = rows.shape[-1] // BLOCK
+    if count == 0:
+        return rows.sum(-1)
     blocks = rows[..., : count * BLOCK].view(*rows.shape[:-1], count, BLOCK)
     return blocks.sum(-1).sum(-1) + rows[..., count * BLOCK :].sum(-1)
 
 
-def normalise(rows: Tensor) -> Tensor:
-    """The rows [..., V] divided by their sums; a row without mass stays 0."""
-    mass = total(rows)[..., None]
-    return torch.where(mass > 0, rows / mass, 0.0)
+def normalise(rows: Tensor, where: Tensor | None = None) -> Tensor:
+    """The rows [..., V] divided by their sums; 0 without mass, or not `where` [...] says True."""
+    mass = total(rows)
+    some = mass > 0 if where is None else (mass > 0) & where
+    return rows / torch.where(some, mass, torch.inf)[..., None]
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Quotient with x/0 = inf for x > 0 and 0/0 = 0 (SPEC 3)."""
-    return torch.where(numerator > 0, numerator / denominator, 0.0)
+    """Quotient of numbers >= 0, with x/0 = inf for x > 0 and 0/0 = 0 (SPEC 3)."""
+    return (numerator / denominator).nan_to_num_(0.0, torch.inf, -torch.inf)
 
 
 def at(rows: Tensor, tokens: Tensor) -> Tensor:
@@ -43,5 +46,6 @@ def without(rows: Tensor, tokens: Tensor) -> Tensor:
     # An absent token is pointed at the row's first token, which is zeroed anyway; a row whose
     # first token is absent has none, and keeps what it holds at id 0.
     first = tokens[:, :1]
-    ids = torch.where(tokens >= 0, tokens, first).clamp(min=0)
-    return rows.scatter(1, ids, torch.where(first >= 0, 0.0, rows.gather(1, ids)))
+    ids = torch.where(tokens >= 0, tokens, first).clamp_(min=0)
+    kept = torch.where(first >= 0, 0.0, rows[:, :1])
+    return rows.scatter(1, ids, kept.expand(ids.shape))

@@ -30,11 +30,24 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
         tensor([1, 3, 3])
     """
     cumulative = weights.cumsum(-1, dtype=torch.float64)
-    positive = weights > 0
-    # A parallel running sum need not be monotone, and uniforms x total may round up to the total:
-    # only ids that have weight count, and the last of them is the answer where none exceeds.
+    if weights.device.type == "cpu":
+        return _first_by_search(cumulative, uniforms)
+    # Elsewhere sums are not taken in order, and need not be monotone.
+    return _first_by_mask(cumulative, uniforms, weights > 0)
+
+
+def _first_by_search(cumulative: Tensor, uniforms: Tensor) -> Tensor:
+    whole = cumulative[..., -1]
+    # uniforms x whole may round up to the whole, which nothing exceeds.
+    bound = torch.minimum(uniforms * whole, torch.nextafter(whole, torch.zeros_like(whole)))
+    found = torch.searchsorted(cumulative, bound[..., None], right=True)[..., 0]
+    return torch.where(whole > 0, found, -1)
+
+
+def _first_by_mask(cumulative: Tensor, uniforms: Tensor, positive: Tensor) -> Tensor:
+    # Only ids that have weight count, and the last of them is the answer where none exceeds.
     exceeds = positive & (cumulative > uniforms[..., None] * cumulative[..., -1:])
-    ids = torch.arange(weights.shape[-1], device=weights.device)
+    ids = torch.arange(positive.shape[-1], device=positive.device)
     last = torch.where(positive, ids, -1).amax(-1)
     return torch.where(exceeds.any(-1), exceeds.to(torch.uint8).argmax(-1), last)
 

@@ -22,18 +22,17 @@ from torch import Tensor
 
 from univer.allocation import ALLOCATION
 from univer.composition import COMPOSITION, Judged, Rows, judge, next_token_weights
-from univer.drafting import DRAFTING, DraftTree
+from univer.drafting import DRAFTING, DraftTree, check_tokens
 from univer.errors import (
     InputError,
     check_choice,
     check_logit_rows,
     check_prob_rows,
     check_rows_shape,
-    check_tokens,
     node_in_tree,
 )
 from univer.filters import Filters
-from univer.indices import indices
+from univer.indices import Columns, columns, indices
 from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
 
@@ -156,14 +155,15 @@ def _check_probs(
     everywhere = node_in_tree(range(topology.num_nodes))
     check_prob_rows("target_probs", target_probs, present, everywhere)
     if topology.internal:
-        present = present[:, indices(topology, present.device).internal]
+        present = columns(present, indices(topology, present.device).internal)
         check_prob_rows("draft_probs", draft_probs, present, node_in_tree(topology.internal))
 
-    def target(rows: Tensor) -> Tensor:
-        return _renormalise(target_probs[:, rows])
+    def target(rows: Columns) -> Tensor:
+        return _renormalise(columns(target_probs, rows))
 
-    def draft(rows: Tensor) -> Tensor:
-        return _renormalise(draft_probs[:, rows])
+    def draft(rows: Columns) -> Tensor:
+        # Not renormalised: the rules do so with what is left of it.
+        return columns(draft_probs, rows).double().contiguous()
 
     return verifier, target, draft
 
@@ -179,6 +179,12 @@ def _judge(verifier: Verifier, tree: DraftTree, target: Rows, draft: Rows) -> Ju
     )
 
 
+def _rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
+    """Each tree's row [B, V] of [B, N, V] at its node [B]."""
+    first = torch.arange(len(rows), device=nodes.device) * rows.shape[1]
+    return rows.reshape(-1, rows.shape[-1]).index_select(0, first + nodes)
+
+
 def _stop_nodes(verifier: Verifier, tree: DraftTree, judged: Judged, uniforms: Tensor) -> Tensor:
     decide = COMPOSITION[verifier.composition].stop_node
     return decide(tree.topology, judged.acceptance, uniforms[:, :-1])
@@ -190,7 +196,9 @@ def _emit(
     table = indices(tree.topology, stop.device)
     weights = next_token_weights(tree.topology, judged, stop, target_rows)
     next_token = inverse_cdf(weights, uniforms[:, -1])
-    accepted_nodes, num_accepted = table.paths[stop], table.depths[stop]
+    accepted_nodes, num_accepted = (
+        part.index_select(0, stop) for part in (table.paths, table.depths)
+    )
     drafted = tree.tokens.gather(1, accepted_nodes.clamp(min=0))
     tokens = torch.where(accepted_nodes >= 0, drafted, -1)
     tokens = torch.cat([tokens, tokens.new_full((len(tokens), 1), -1)], 1)
@@ -245,8 +253,8 @@ def verify(
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     judged = _judge(verifier, tree, target, draft)
     stop = _stop_nodes(verifier, tree, judged, uniforms)
-    trees = torch.arange(batch, device=stop.device)
-    return _emit(tree, judged, stop, _renormalise(target_probs[trees, stop]), uniforms)
+    bonus = _renormalise(_rows_at(target_probs, stop))
+    return _emit(tree, judged, stop, bonus, uniforms)
 
 
 @torch.no_grad()
@@ -290,19 +298,19 @@ def verify_logits(
     topology = tree.topology
     inner = indices(topology, tree.tokens.device).internal
     if topology.internal:
-        present, place = _present(tree)[:, inner], node_in_tree(topology.internal)
-        check_logit_rows("target_logits", target_logits[:, inner], present, place)
+        present, place = columns(_present(tree), inner), node_in_tree(topology.internal)
+        check_logit_rows("target_logits", columns(target_logits, inner), present, place)
         check_logit_rows("draft_logits", draft_logits, present, place)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     judged = _judge(
         verifier,
         tree,
-        lambda rows: filters(target_logits[:, rows].double()),
-        lambda rows: filters(draft_logits[:, rows].double()),
+        lambda rows: filters(columns(target_logits, rows).double()),
+        lambda rows: filters(columns(draft_logits, rows).double()),
     )
     stop = _stop_nodes(verifier, tree, judged, uniforms)
-    rows = target_logits[torch.arange(batch, device=stop.device), stop]
+    rows = _rows_at(target_logits, stop)
     check_logit_rows(
         "target_logits",
         rows,
@@ -340,11 +348,11 @@ def stop_law(
     @torch.no_grad()
     def next_token_probs() -> Tensor:
         laws = torch.zeros(*target_probs.shape, dtype=torch.float64, device=stop_probs.device)
-        laws[:, table.leaves] = target(table.leaves)
+        laws[:, table.leaves.ids] = target(table.leaves)
         for layer, residual in zip(table.layers, judged.residuals, strict=True):
             mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.
-            laws[:, layer.nodes] = torch.where(mass > 0, residual / mass, target(layer.nodes))
+            laws[:, layer.nodes.ids] = torch.where(mass > 0, residual / mass, target(layer.nodes))
         return torch.where((stop_probs > 0)[..., None], laws, 0.0)
 
     return StopLaw(stop_probs, next_token_probs, (stop_probs * table.depths).sum(-1))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stattests.crosscheck.both import LARGEST
-from univer import InputError
+from univer import InputError, sampling
 from univer.sampling import inverse_cdf, take_uniforms
 
 EDGES = torch.tensor([0.0, 2**-24, 0.5, 1 - 2**-24, LARGEST], dtype=torch.float64)
@@ -41,8 +41,11 @@ def test_zero_tail_is_never_drawn(dtype: torch.dtype, device: torch.device) -> N
 )
 def test_only_ids_with_weight_are_drawn_at_any_scale(rows: list[list[int]], scale: float) -> None:
     weights = torch.tensor(rows, dtype=torch.float64) * scale
-    for row, token in zip(rows, inverse_cdf(weights, EDGES).tolist(), strict=True):
+    drawn = inverse_cdf(weights, EDGES)
+    for row, token in zip(rows, drawn.tolist(), strict=True):
         assert row[token] > 0 if any(row) else token == -1
+    # The way of other devices, on this one.
+    assert torch.equal(sampling._first_by_mask(weights.cumsum(-1), EDGES, weights > 0), drawn)
 
 
 def test_exactly_one_source_of_randomness() -> None:

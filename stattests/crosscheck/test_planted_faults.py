@@ -36,8 +36,8 @@ def check(name: str) -> None:
 ALLOCATION_FAULTS = [
     ("univer", Fault("ot-z-without-scale", allocation, "(1 - scale[:, None]) + total(surplus)",
                      "total(surplus)")),
-    ("greedy", Fault("ot-top-not-removed", allocation, "rest = without(draft, fixed)",
-                     "rest = draft")),
+    ("greedy", Fault("ot-top-not-removed", allocation, "normalise(without(draft, fixed), where",
+                     "normalise(draft, where")),
     ("univer", Fault("ot-unscaled-ratio", allocation, "ratio(at(scaled, sampled)",
                      "ratio(at(target, sampled)")),
     ("greedy", Fault("ot-child-keeps-residual", allocation,
@@ -51,18 +51,18 @@ ALLOCATION_FAULTS = [
 COMPOSITION_FAULTS = [
     ("univer", Fault("not-conditioned", composition, "ratio(accepted, left[..., :-1])",
                      "accepted")),
-    ("univer", Fault("scale-not-passed-down", composition, "scale[:, slots] = prefix_acceptance",
-                     "pass")),
+    ("univer", Fault("scale-not-passed-down", composition,
+                     "set_columns(scale, slots, prefix_acceptance)", "pass")),
     ("univer", Fault("fallback-never", composition, "ratio(residual_mass, beyond)",
                      "residual_mass * 0")),
-    ("univer", Fault("pre-order", indices, "post_order=tensor(topology.post_order)",
-                     "post_order=tensor(range(topology.num_nodes))")),
+    ("univer", Fault("pre-order", indices, "post_order=table(topology.post_order)",
+                     "post_order=table(range(topology.num_nodes))")),
     ("greedy", Fault("last-child-wins", composition, "tried & (tried.cumsum(-1) == 1)",
                      "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)")),
     ("rrsw", Fault("recovered-from-target", composition,
                    "weights = torch.where(use[:, None], chosen, weights)", "pass")),
-    ("univer", Fault("row-of-the-first-node", composition, "at.clamp(min=0)]",
-                     "at.clamp(min=0) * 0]")),
+    ("univer", Fault("row-of-the-first-node", composition, "residual.shape[1] + at.clamp(min=0)",
+                     "residual.shape[1]")),
 ]  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_composition_fault_is_caught(
 
 def test_sampling_fault_emits_a_forbidden_token() -> None:
     """A running sum compared with <= lets a zero-probability token through at uniform 0."""
-    broken = plant(Fault("edge-inclusive", sampling, "positive & (cumulative >", "(cumulative >="))
+    broken = plant(Fault("edge-inclusive", sampling, "right=True", "right=False"))
     weights = torch.tensor([[0.0, 0.5, 0.5, 0.0]], dtype=torch.float64)
     zero = torch.zeros(1, dtype=torch.float64)
     assert sampling.inverse_cdf(weights, zero).tolist() == [1]
@@ -113,9 +113,8 @@ def test_drafting_fault_shows_in_the_draws(monkeypatch: pytest.MonkeyPatch) -> N
     fault = Fault(
         "with-replacement",
         drafting,
-        "        children.append(_draw(probs, taken, uniforms[:, slot], scores))\n"
-        "        taken = _take(taken, children[-1])",
-        "        children.append(_draw(probs, taken, uniforms[:, slot], scores))",
+        "rest = without(rest, children[-1][:, None])",
+        "pass",
     )
     law = torch.tensor([[0.75, 0.25]], dtype=torch.float64)
     uniforms = torch.full((1, 2), 0.5, dtype=torch.float64)

@@ -30,18 +30,18 @@ REVERSED = (
           "left = beyond[..., None] + accepted.cumsum(-1)"),
     _join("ratio(accepted, left[..., :-1])", "ratio(accepted, left)"),
     _join("tried & (tried.cumsum(-1) == 1)", "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)"),
-    _table("post_order=tensor(topology.post_order)",
-          "post_order=tensor(sorted(range(topology.num_nodes), key=topology.path)[::-1])"),
+    _table("post_order=table(topology.post_order)",
+          "post_order=table(sorted(range(topology.num_nodes), key=topology.path)[::-1])"),
 )  # fmt: skip
 SINGLE = (
-    _rule(START, "c, p, q = scale[:, None].float(), target.float(), draft.float()"),
+    _rule(START, "c, p, q = scale[:, None].float(), target.float(), normalise(draft).float()"),
     _rule(JOINED, f"{JOINED}.double()"),
     _rule(RRSW_RESIDUAL, f"{RRSW_RESIDUAL}.double()"),
     _rule(RRSW_REJECTION, f"{RRSW_REJECTION}.double()"),
 )
 FROM_REJECTION = (
-    "acceptance[:, nodes] = (1 - ratio(masses.rejection_mass.view(shape),"
-    " 1 - accepted.sum(-1))).clamp(0, 1)"
+    "set_columns(acceptance, nodes, (1 - ratio(masses.rejection_mass.view(shape),"
+    " 1 - accepted.sum(-1))).clamp(0, 1))"
 )
 TOP_DOWN_IDS = (
     _grid(DRAW, "next_token = weights.shape[-1] - 1"

@@ -30,19 +30,20 @@ _grid = partial(Patch, "univer.verifiers")
 _draw = partial(Patch, "univer.sampling")
 _table = partial(Patch, "univer.indices")
 
-BONUS_ROW = "_renormalise(target_probs[trees, stop])"
-TARGET_ROWS = "return _renormalise(target_probs[:, rows])"
-DRAFT_ROWS = "return _renormalise(draft_probs[:, rows])"
+BONUS_ROW = "_rows_at(target_probs, stop)"
+BONUS = f"bonus = _renormalise({BONUS_ROW})"
+END = "return _emit(tree, judged, stop, bonus, uniforms)"
+TARGET_ROWS = "return _renormalise(columns(target_probs, rows))"
+DRAFT_ROWS = "return columns(draft_probs, rows).double().contiguous()"
 DRAW = "next_token = inverse_cdf(weights, uniforms[:, -1])"
 COINS = "decide(tree.topology, judged.acceptance, uniforms[:, :-1])"
-TREES = "trees = torch.arange(batch, device=stop.device)"
 ACCEPTANCES = "prefix_acceptance = ratio(accepted, left[..., :-1])"
 PARENTS_ROW = "draft_row[max(topology.parents[v], 0)] for v"
-DRAFT_ROW = "_renormalise(draft_probs[trees, stop.clamp(max=draft_probs.shape[1] - 1)])"
+DRAFT_ROW = "_rows_at(draft_probs, stop.clamp(max=draft_probs.shape[1] - 1))"
 CONDITIONAL = '("conditional", True, _conditional_stop_probs, _conditional_stop_node)'
 LOCAL = '("conditional", False, _local_stop_probs, _local_stop_node)'
 AT = "torch.where(tokens >= 0, rows.gather(1, tokens.clamp(min=0)), 0.0)"
-NEXT_ROWS = "return _renormalise(target_probs[:, rows + (rows > 0)])"
+NEXT_ROWS = "return _renormalise(target_probs[:, rows.ids + (rows.ids > 0)])"
 COARSE = "(64 * uniforms[:, :-1]).floor() / 64"
 ONE_COIN = (_grid(COINS, COINS.replace("[:, :-1]", "[:, 1:2].expand(-1, uniforms.shape[1] - 1)")),)
 
@@ -54,14 +55,13 @@ ROW_FAULTS = (
                  "weights = (target_rows >= target_rows.amax(-1, keepdim=True)).double()\n"),)),
     Fault("bonus-from-parent", "M45 M80 K5",
           "The token after a leaf is drawn from the law after its parent.", "univer",
-          (_grid(BONUS_ROW, "_renormalise(target_probs[trees,"
-                            " torch.tensor(tree.topology.parents).clamp(min=0)[stop]])"),),
+          (_grid(BONUS_ROW, "_rows_at(target_probs,"
+                            " torch.tensor(tree.topology.parents).clamp(min=0)[stop])"),),
           shows_on=CHAIN),
     Fault("bonus-from-sibling", "G7", "The token after a leaf is drawn from the next row's law.",
-          "rrsw", (_grid(BONUS_ROW, "_renormalise(target_probs[trees, (stop + 1).clamp(max=nodes"
-                                    " - 1)])"),)),
+          "rrsw", (_grid(BONUS_ROW, "_rows_at(target_probs, (stop + 1).clamp(max=nodes - 1))"),)),
     Fault("bonus-skips-temperature", "M10", "The bonus row is squared and renormalised.", "greedy",
-          (_grid(BONUS_ROW, "_renormalise(target_probs[trees, stop] ** 2)"),)),
+          (_grid(BONUS_ROW, f"{BONUS_ROW} ** 2"),)),
     Fault("rows-shifted", "G7 B11", "Below the root, a node is judged by the next node's row.",
           "univer", (_grid(TARGET_ROWS, NEXT_ROWS),),
           shows_on=UNEVEN),
@@ -69,10 +69,10 @@ ROW_FAULTS = (
           "traversal", (_table("draft_row[v] for v", PARENTS_ROW),),
           shows_on=CHAIN),
     Fault("draft-ids-shifted", "M13 J5", "Draft laws are read one token id off.", "rrsw",
-          (_grid(DRAFT_ROWS, "return _renormalise(draft_probs[:, rows].roll(1, -1))"),),
+          (_grid(DRAFT_ROWS, "return columns(draft_probs, rows).double().roll(1, -1)"),),
           reads_ids=True),
     Fault("residual-of-first-node", "C9", "A layer's nodes all recover from the first one's row.",
-          "univer", (_join("residual[trees, at.clamp(min=0)]", "residual[trees, 0 * at]"),),
+          "univer", (_join("residual.shape[1] + at.clamp(min=0)", "residual.shape[1]"),),
           shows_on=("sharp", "2x2", 4)),
     Fault("recovered-from-target", "M28 C2", "After all children the target gives the token.",
           "rrsw", (_join(RECOVERED, "pass"),)),
@@ -87,12 +87,14 @@ DECISION_FAULTS = (
           "A child's mass is compared as it is, not given that those before it failed.", "greedy",
           (_join(ACCEPTANCES, "prefix_acceptance = accepted"),), shows_on=NEAR),
     Fault("scale-not-passed-down", "M55 H1", "Every layer is judged as if its node were certain.",
-          "univer", (_join("scale[:, slots] = prefix_acceptance", "pass"),), shows_on=CHAIN),
+          "univer", (_join("set_columns(scale, slots, prefix_acceptance)", "pass"),),
+          shows_on=CHAIN),
     Fault("no-fallback", "M78 H1", "Where the children failed their parent is given up as well.",
-          "univer", (_join(FALLBACK, "acceptance[:, nodes] = 0.0"),), shows_on=CHAIN),
+          "univer", (_join(FALLBACK, "set_columns(acceptance, nodes, 0 * beyond)"),),
+          shows_on=CHAIN),
     Fault("parents-first", "H1", "Nodes are tried in level order: a parent before its children.",
-          "univer", (_table("post_order=tensor(topology.post_order)",
-                            "post_order=tensor(range(topology.num_nodes))"),), shows_on=CHAIN),
+          "univer", (_table("post_order=table(topology.post_order)",
+                            "post_order=table(range(topology.num_nodes))"),), shows_on=CHAIN),
     Fault("last-passing-child", "G3 G4", "The last of the passing children is entered.", "greedy",
           (_join("tried & (tried.cumsum(-1) == 1)",
                  "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)"),)),
@@ -124,16 +126,16 @@ SCRIPTED_FAULTS = (
           (_join("passes = uniforms < acceptance", "passes = uniforms <= acceptance"),),
           kind="scripted"),
     Fault("conditional-accepts-at-equality", "M36 B2", "A uniform of 0 passes an acceptance of 0.",
-          "univer", (_join("(uniforms < acceptance)[", "(uniforms <= acceptance)["),),
+          "univer", (_join("columns(uniforms < acceptance,", "columns(uniforms <= acceptance,"),),
           kind="scripted", shows_on=CHAIN),
     Fault("cdf-edge-inclusive", "B2 L1", "A uniform of 0 draws the first id, whatever its weight.",
-          "rrsw", (_draw("positive & (cumulative >", "(cumulative >="),), kind="scripted",
+          "rrsw", (_draw("right=True", "right=False"),), kind="scripted",
           shows_on=("ties", "chain:2", 4)),
     Fault("cdf-falls-through", "M37 C11 L5",
           "Numbers are rounded to float32, and where none exceeds the last id is drawn.", "rrsw",
-          (_draw("> uniforms[..., None]", "> uniforms.float()[..., None]"),
-           _draw("exceeds.to(torch.uint8).argmax(-1), last)",
-                 "exceeds.to(torch.uint8).argmax(-1), weights.shape[-1] - 1)")),
+          (_draw("torch.minimum(uniforms * whole, torch.nextafter(whole, torch.zeros_like(whole)))",
+                 "uniforms.float() * whole"),
+           _draw("torch.where(whole > 0, found, -1)", "found.clamp(max=cumulative.shape[-1] - 1)")),
           kind="scripted"),
 )  # fmt: skip
 
@@ -163,11 +165,11 @@ def _raises(out: VerifyOutput) -> None:
 
 CONTRACT_FAULTS = (
     Fault("zeroes-target-row", "A10 M35 C7", "The root's target row is zeroed in place.", "rrsw",
-          (_grid(TREES, f"{TREES}\n    target_probs[:, 0] = 0"),), kind="contract"),
+          (_grid(END, f"target_probs[:, 0] = 0\n    {END}"),), kind="contract"),
     Fault("halves-draft-rows", "A10 M35", "The draft laws are divided in place.", "univer",
-          (_grid(TREES, f"{TREES}\n    draft_probs.div_(2)"),), kind="contract"),
+          (_grid(END, f"draft_probs.div_(2)\n    {END}"),), kind="contract"),
     Fault("clamps-tokens", "M35", "Absent nodes of the caller's tree become token 0.", "greedy",
-          (_grid(TREES, f"{TREES}\n    tree.tokens.clamp_(min=0)"),), kind="contract",
+          (_grid(END, f"tree.tokens.clamp_(min=0)\n    {END}"),), kind="contract",
           shows_on=("small-support", "3x1", 5)),
     Fault("absent-child-accepted", "M38 J1 H4", "An absent child can be accepted.", "traversal",
           (_join("torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)",
@@ -205,13 +207,13 @@ def _numbers(name: str, ids: str, says: str, numbers: Any, randomness: str = "un
 
 DEPENDENCE_FAULTS = (
     Fault("draft-row-of-another-request", "M12 J3 C9", "Draft laws come from the batch's next row.",
-          "rrsw", (_grid(DRAFT_ROWS, "return _renormalise(draft_probs.roll(1, 0)[:, rows])"),),
+          "rrsw", (_grid(DRAFT_ROWS, "return columns(draft_probs.roll(1, 0), rows).double()"),),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("target-row-of-another-request", "J3 D8", "The bonus law is another request's.", "univer",
-          (_grid(BONUS_ROW, "_renormalise(target_probs.roll(1, 0)[trees, stop])"),),
+          (_grid(BONUS_ROW, "_rows_at(target_probs.roll(1, 0), stop)"),),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("stops-like-row-0", "J3", "All rows stop where the first one does.", "univer",
-          (_grid(TREES, f"stop = stop[:1].expand(batch).contiguous()\n    {TREES}"),),
+          (_grid(BONUS, f"stop = stop[:1].expand(batch).contiguous()\n    {BONUS}"),),
           kind="dependence", shows_on=CHAIN),
     _numbers("row-0s-numbers", "D6", "The whole batch is decided with the first row's numbers.",
              lambda: strangers.first_row),

@@ -14,7 +14,7 @@ _grid = partial(Patch, "univer.verifiers")
 
 RATIO = "accepted = ratio(c * at(p, x), at(q, x)).clamp(max=1)"
 LEFT = "left = (c * p - q).clamp_(min=0)"
-START = "c, p, q = scale[:, None], target, draft"
+START = "c, p, q = scale[:, None], target, normalise(draft)"
 REDUCED = "q = normalise(without(q, x))"
 SCALE = "c = torch.where(present, ratio(mass, mass + (1 - c)), c)"
 LOOP = "for x in children.T[..., None]:"
@@ -25,7 +25,9 @@ OT_CHILDREN = "child_acceptance=torch.cat([at(surplus, fixed) * factor, at_sampl
 OT_RESIDUAL = "residual=without(surplus, children) * factor"
 OT_REJECTION = "rejection_mass=((1 - scale[:, None]) * factor)[:, 0]"
 AT_SAMPLED = "at_sampled = ratio(at(scaled, sampled), at(residual_draft, sampled)).clamp(max=1)"
-FALLBACK = "acceptance[:, nodes] = ratio(residual_mass, beyond)"
+FALLBACK = "set_columns(acceptance, nodes, ratio(residual_mass, beyond))"
+FALLBACK_IS_PREFIX = "set_columns(acceptance, nodes, columns(scale, nodes))"
+REST = "residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)"
 RECOVERED = "weights = torch.where(use[:, None], chosen, weights)"
 TWINS_ALLOWED = _grid("check_tokens(topology, tokens, vocab)", "pass")
 # The target-only rule: every child its target mass, the rest of the target is the residual.
@@ -90,8 +92,8 @@ RRSW_FAULTS = (
           child_outcomes=drafters.warm, shows_on=NEAR_CHAIN),
     Fault("target-at-another-temperature", "M10 A8 D5",
           "Children are judged and recovered by the squared target, the bonus by the right one.",
-          "rrsw", (_grid("return _renormalise(target_probs[:, rows])",
-                         "return _renormalise(target_probs[:, rows] ** 2)"),),
+          "rrsw", (_grid("return _renormalise(columns(target_probs, rows))",
+                         "return _renormalise(columns(target_probs, rows) ** 2)"),),
           shows_on=("near", "3x1", 5)),
     Fault("ratio-on-filtered-target", "M11 A8",
           "The ratio sees the target without its small tokens, the residual sees all.", "rrsw",
@@ -157,7 +159,7 @@ BLOCK_FAULTS = (
           "traversal", (_rule(RATIO, RATIO.replace("c * at", "at")),), shows_on=CHAIN),
     Fault("fallback-is-prefix", "M56 H1",
           "After a rejected child a node is kept with its prefix acceptance unchanged.",
-          "traversal", (_join(FALLBACK, "acceptance[:, nodes] = scale[:, nodes]"),),
+          "traversal", (_join(FALLBACK, FALLBACK_IS_PREFIX),),
           shows_on=NEAR_CHAIN),
     Fault("fallback-without-denominator", "M57 M62",
           "A node's new acceptance is the residual's mass, not its share.", "traversal",
@@ -178,9 +180,9 @@ BLOCK_FAULTS = (
 OT_FAULTS = (
     Fault("rest-not-renormalised", "M71 G1",
           "The draft law without its top tokens is not made a law again.", "greedy",
-          (_rule("normalise(rest)", "rest"),)),
+          (_rule(REST, "residual_draft = torch.where(sampled >= 0, without(draft, fixed), 0.0)"),)),
     Fault("rest-keeps-top", "M72 G1", "The residual draft law still has the top tokens.", "greedy",
-          (_rule("rest = without(draft, fixed)", "rest = draft"),)),
+          (_rule(REST, REST.replace("without(draft, fixed)", "draft")),)),
     Fault("factor-not-divided", "M73", "The surplus is not divided by its mass.", "univer",
           (_rule("factor = ratio(1 - at_sampled, whole)", "factor = 1 - at_sampled"),),
           shows_on=SHARP3),
@@ -196,18 +198,18 @@ OT_FAULTS = (
           "univer", (_rule("surplus = (scaled - residual_draft)",
                            "surplus = (target - residual_draft)"),), shows_on=CHAIN),
     Fault("ot-fallback-is-prefix", "M78", "A node falls back with its own prefix acceptance.",
-          "univer", (_join(FALLBACK, "acceptance[:, nodes] = scale[:, nodes]"),), shows_on=UNEVEN),
+          "univer", (_join(FALLBACK, FALLBACK_IS_PREFIX),), shows_on=UNEVEN),
     Fault("ot-recovers-from-target", "M79 C2", "After rejections the target gives the token.",
           "univer", (_join(RECOVERED, "pass"),)),
     Fault("child-keeps-residual", "C1", "A rejected child may still come as the next token.",
           "greedy", (_rule(OT_RESIDUAL, "residual=surplus * factor"),)),
     Fault("absent-strikes-last-id", "M38 J1", "An absent child strikes the last id out.", "greedy",
-          (Patch("univer.rows", "ids = torch.where(tokens >= 0, tokens, first).clamp(min=0)",
+          (Patch("univer.rows", "ids = torch.where(tokens >= 0, tokens, first).clamp_(min=0)",
                  "ids = tokens % rows.shape[1]"),), shows_on=("small-support", "2x1", 4),
           reads_ids=True),
     Fault("absent-child-counted", "M38 H4 J2",
           "The draft mass of a sampled child that is absent is subtracted all the same.", "greedy",
-          (_rule("torch.where(sampled >= 0, normalise(rest), 0.0)", "normalise(rest)"),),
+          (_rule(REST, "residual_draft = normalise(without(draft, fixed))"),),
           child_outcomes=drafters.only_if_sure),
     Fault("ot-on-twins", "M30", "The fixed child may be drawn again as the sampled one.", "greedy",
           (TWINS_ALLOWED,), child_outcomes=drafters.with_replacement, shows_on=SPARSE),
