@@ -92,14 +92,14 @@ def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
                 f"tree.tokens: node {layer.children[i][j]} of tree {tree} is absent (-1) but its"
                 " next sibling is present; absent children come last."
             )
-        ordered = children.sort(-1).values
-        twin = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
-        if twin.any():
-            tree, i, j = first(twin)
-            raise InputError(
-                f"tree.tokens: token {ordered[tree, i, j].item()} is drafted twice below node"
-                f" {layer.nodes[i]} of tree {tree}; siblings must be distinct."
-            )
+        for apart in range(1, layer.arity):
+            twin = (children[..., apart:] == children[..., :-apart]) & ~absent[..., apart:]
+            if twin.any():
+                tree, i, j = first(twin)
+                raise InputError(
+                    f"tree.tokens: token {children[tree, i, j].item()} is drafted twice below node"
+                    f" {layer.nodes[i]} of tree {tree}; siblings must be distinct."
+                )
 
 
 def _ranking(scores: Tensor) -> Tensor:

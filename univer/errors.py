@@ -125,9 +125,10 @@ def check_uniforms(argument: str, uniforms: object, shape: tuple[int, ...], devi
         raise InputError(f"{argument}: expected shape {list(shape)}, got {_shape(uniforms)}.")
     if uniforms.device != device:
         raise InputError(f"{argument}: on {uniforms.device}, but the laws are on {device}.")
+    if uniforms.numel() == 0 or ((uniforms.amin() >= 0) & (uniforms.amax() < 1)):
+        return
     bad = ~((uniforms >= 0) & (uniforms < 1))
-    if bad.any():
-        raise InputError(
-            f"{argument}: entry {list(first(bad))} is {uniforms[bad][0].item()!r};"
-            " expected numbers in [0, 1)."
-        )
+    raise InputError(
+        f"{argument}: entry {list(first(bad))} is {uniforms[bad][0].item()!r};"
+        " expected numbers in [0, 1)."
+    )
