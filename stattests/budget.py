@@ -18,6 +18,9 @@ PILOT_CYCLES = 20_000  # cycles that find the prefixes to register; they are not
 PILOT_CYCLES_SLOW = 400  # the same for a verifier called one tree at a time
 BATCH = 16_384  # trees a call: large enough that Python costs nothing, small enough for the cache
 BATCH_SLOW = 256  # the same for a verifier called one tree at a time
+TREES = 512  # trees a call of a stop law: deep ones have many rows
+TREES_SLOW = 100  # trees in all for a stop law that is called one tree at a time
+TREES_PER_DELTA = 400  # trees x TV to catch in L2: 8 000, 40 000, 80 000
 MAX_PREFIXES = 64  # registered prefixes a case: log E pays log(2 x their number) for looking there
 
 EXACT_ULPS = 256  # rounding of a stop law: sums and products over a tree, in its own precision

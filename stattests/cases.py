@@ -49,7 +49,14 @@ PROBED_BATCHED = (
     ("ties", "2x2", 4),
     ("dirichlet-.3", "[[0],[1],[1,0]]", 4),
 )
-
+# Trees whose drafts are too many to list: deep ones, and those that people decode with.
+INTEGRATED = (
+    ("near", "2x4", 8),
+    ("sharp", "3x3", 6),
+    ("dirichlet-.3", RAGGED, 8),
+    ("temperature-.5", "chain:5", 12),
+    ("top-p", "eagle", 9),
+)
 
 CHAINS = (
     ("sharp", "chain:3", 5),

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from stattests import budget
 from stattests.gate import Report
-from stattests.verdict import Verdict
+from stattests.verdict import Verdict, failing
 from stattests.worker import certify_in_worker
 from univer import InputError, __version__
 
@@ -156,7 +156,7 @@ def _print(console: Console, report: Report, replay: str) -> None:
         )
     console.print(table)
     quiet = len(report.results) - len(shown)
-    lines = [f"{quiet} further checks passed (contract, edges, L0, Lx, pairs, length)"]
+    lines = [f"{quiet} further checks passed (contract, edges, L0, L1, Lx, L2, pairs, length)"]
     for result in report.results:
         if result.verdict is Verdict.BIASED and result.findings:
             worst = result.findings[0]
@@ -189,7 +189,7 @@ def _print(console: Console, report: Report, replay: str) -> None:
 
 def junit_xml(report: Report) -> str:
     """The report as JUnit XML: one test case a layer and problem."""
-    failed = [r for r in report.results if r.verdict in (Verdict.BIASED, Verdict.BROKEN)]
+    failed = [result for result in report.results if failing(result)]
     suite = ElementTree.Element(
         "testsuite",
         name=f"univer certify {report.subject}",
@@ -218,14 +218,14 @@ def write_failures(report: Report, replay: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for result in report.results:
-        if result.verdict in (Verdict.BIASED, Verdict.BROKEN):
+        if failing(result):
             name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{result.layer}-{result.case}")
             data = {
                 "verifier": report.subject,
                 "seed": report.seed,
                 "replay": replay,
                 "versions": report.versions,
-                "result": result.to_json(),
+                "result": result.to_json(),  # with its problem, counts and path of log E
                 "matches": [asdict(match) for match in report.matches],
                 "smallest_problem": report.smallest,
                 "pytest": report.pytest,

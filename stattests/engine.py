@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stattests.answers import Decisions
 from stattests.problems import ROOT_HASH, Problem, extend_hash
-from stattests.subject import Decisions, Subject
+from stattests.subject import Subject
 from stattests.verdict import ContractError, Reason
 from univer import DRAFTING, DraftTree
 from univer.indices import columns, indices, set_columns

@@ -16,15 +16,24 @@ import numpy as np
 import scipy
 import torch
 
-from stattests import budget, layers, purity
-from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, problems, users_own
+from stattests import budget, layers, purity, rao_blackwell, sequential
+from stattests.cases import (
+    CHAINS,
+    EXACT,
+    INTEGRATED,
+    PROBED,
+    PROBED_BATCHED,
+    SAMPLED,
+    problems,
+    users_own,
+)
 from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
 from stattests.engine import Emitted, cycles
 from stattests.etest import required_n
 from stattests.problems import Problem
 from stattests.streams import seed_globals, torch_generator
 from stattests.subject import Subject
-from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
+from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict, failing
 from univer import InputError
 from univer import __version__ as version
 
@@ -86,12 +95,25 @@ class Report:
         }
 
 
+@dataclass
+class Clock:
+    """Cycles of the sampling layer and the seconds that they took."""
+
+    cycles: int = 0
+    seconds: float = 0.0
+
+    def rate(self) -> float:
+        """Cycles a second; 0 before any."""
+        return self.cycles / self.seconds if self.seconds else 0.0
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will run: the sampled problems with their pilots, and the budget that fits."""
 
     sampled: tuple[tuple[Problem, list[Emitted]], ...]
     exact: tuple[Problem, ...]
+    integrated: tuple[Problem, ...]
     probed: tuple[Problem, ...]
     budget: str
     rate: float
@@ -134,6 +156,7 @@ def certify(
     own = users_own(topology, vocab)
     results: list[CaseResult] = []
     plan: Plan | None = None
+    clock = Clock()
     try:
         progress("contract", 0.0)
         _seed(subject, "contract", seed)
@@ -143,17 +166,16 @@ def certify(
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
         plan = _plan(subject, asked, own, seed, max_minutes)
-        count = 2 * len(plan.sampled) + 4
+        count = 2 * len(plan.sampled) + len(plan.integrated) + 4
         run = Run(
             budget.ALPHA_RUN / count,
             budget.BUDGETS[plan.budget],
             seed,
             start + 60 * max_minutes,
         )
-        for step, share, found in _layers(subject, plan, run):
+        for step, share, found in _layers(subject, plan, run, clock):
             progress(step, share)
-            if found is not None:
-                results.append(found)
+            results += [] if found is None else [found]
         after = purity.lifetime(subject, first[0], run, before)
         results += [after] if after is not None else []
     except ContractError as error:
@@ -178,7 +200,7 @@ def certify(
         asked,
         seed,
         tuple(results),
-        plan.rate if plan else 0.0,
+        clock.rate(),
         time.monotonic() - start,
         {
             "univer": version,
@@ -218,10 +240,13 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
         if needs * 1.3 / rate < 0.8 * 60 * max_minutes:
             fits = name
     probed = [*problems(PROBED), *(problems(PROBED_BATCHED) if subject.batched else [])]
-    exact = problems(EXACT)
-    if subject.chains_only:
-        probed, exact = [p for p in probed if _is_chain(p)], [p for p in exact if _is_chain(p)]
-    return Plan(tuple(sampled), tuple(exact), tuple(probed), fits, rate)
+
+    def fitting(group: list[Problem]) -> tuple[Problem, ...]:
+        return tuple(p for p in group if _is_chain(p) or not subject.chains_only)
+
+    integrated = fitting([*own, *problems(INTEGRATED)])
+    groups = (fitting(problems(EXACT)), integrated, fitting(probed))
+    return Plan(tuple(sampled), *groups, fits, rate)
 
 
 def _seed(subject: Subject, case: str, root: int) -> None:
@@ -235,7 +260,7 @@ def _is_chain(problem: Problem) -> bool:
 
 
 def _layers(
-    subject: Subject, plan: Plan, run: Run
+    subject: Subject, plan: Plan, run: Run, clock: Clock
 ) -> Iterator[tuple[str, float, CaseResult | None]]:
     """Every step's name, the share done before it, and what the step before found."""
     zeros = [problem for problem, _ in plan.sampled if (problem.target == 0).any()][:6]
@@ -244,8 +269,15 @@ def _layers(
     def add(name: str, cost: float, problem: Problem, layer: Callable[..., Any]) -> None:
         def call() -> Iterator[CaseResult | None]:
             _seed(subject, f"{name}/{problem.name}", run.root)
-            found = layer(subject, problem, run)
-            yield from found if isinstance(found, Iterator) else (found,)
+            start = time.monotonic()
+            given = layer(subject, problem, run)
+            for found in given if isinstance(given, Iterator) else [given]:
+                if found is not None and failing(found):
+                    found.extra["problem"] = problem.to_json()
+                if found is not None and name == "L3":
+                    clock.cycles += found.n
+                    clock.seconds += time.monotonic() - start
+                yield found
 
         steps.append((f"{name} {problem.name}", cost, call))
 
@@ -257,14 +289,16 @@ def _layers(
     if subject.stop_law is not None:
         for problem in plan.exact:
             add("L0", 0.3, problem, layers.l0)
+        for problem in plan.integrated:
+            add("L2", 2.0, problem, rao_blackwell.l2)
     for problem, pilot in plan.sampled:
         cost = required_n(problem.vocab, run.delta, run.alpha) / plan.rate
 
         def sampled(s: Subject, p: Problem, r: Run, pilot: Any = pilot) -> CaseResult:
-            return layers.l3(s, p, r, pilot)
+            return sequential.l3(s, p, r, pilot)
 
         add("L3", cost, problem, sampled)
-    add("pairs", 1.0, plan.sampled[0][0], layers.pairs)
+    add("pairs", 1.0, plan.sampled[0][0], sequential.pairs)
     for problem, _ in plan.sampled[:4]:
         add("length", 0.2, problem, layers.length)
     whole, done = sum(cost for _, cost, _ in steps), 0.0
@@ -278,7 +312,7 @@ def _layers(
 def _rank(result: CaseResult) -> int:
     """Which findings decide: a broken contract, a bias, a lost length, time; 9 decides nothing."""
     if result.verdict is Verdict.BROKEN:
-        return 2 if result.reason is Reason.SHORTER else 0
+        return 2 if result.reason in (Reason.SHORTER, Reason.ANOTHER_LAW) else 0
     if result.verdict is Verdict.BIASED:
         return 1
     # Where probing does not apply or finds no boxes, sampling gives the verdict.

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from stattests.exact import ExactLaw, drafted_trees, law_of_stops, node_hashes, tree_rows
 from stattests.problems import Problem
@@ -65,6 +66,8 @@ class Probe:
     """What probing one problem found.
 
     law: the exact law of the output.
+    tokens: of every drafted tree, [T, N].
+    joint: the law of (stop node, next token) given each tree, [T, N, V].
     boxes: one TreeBoxes a drafted tree.
     calls: decisions asked for.
     token_slots: the slots across which the next token changed while the stop node stayed.
@@ -72,6 +75,8 @@ class Probe:
     """
 
     law: ExactLaw
+    tokens: Tensor
+    joint: NDArray[np.float64]
     boxes: tuple[TreeBoxes, ...]
     calls: int
     token_slots: frozenset[int]
@@ -126,7 +131,9 @@ def probe(
         joint, stop_probs[..., None], out=np.zeros_like(joint), where=stop_probs[..., None] > 0
     )
     law = law_of_stops(problem, tokens, chances, stop_probs, rows_given)
-    return Probe(law, tuple(boxes), calls, frozenset(token_slots), frozenset(stop_slots))
+    return Probe(
+        law, tokens, joint, tuple(boxes), calls, frozenset(token_slots), frozenset(stop_slots)
+    )
 
 
 def _find_boxes(

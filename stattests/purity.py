@@ -10,11 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stattests.answers import Decisions
 from stattests.engine import decide, draw, emitted, forbidden, rename
 from stattests.probing import LARGEST
 from stattests.problems import Problem
 from stattests.streams import torch_generator
-from stattests.subject import Decisions, Subject
+from stattests.subject import Subject
 from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict, passed
 
 EDGES = (0.0, 2.0**-24, LARGEST)

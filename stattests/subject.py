@@ -22,21 +22,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stattests.answers import Decisions, check_law, check_output, check_single
 from stattests.verdict import ContractError, Reason
-from univer import DRAFTING, VERIFIERS, DraftTree, InputError, Topology, Verifier, stop_law, verify
-from univer.indices import indices
+from univer import (
+    DRAFTING,
+    VERIFIERS,
+    DraftTree,
+    InputError,
+    StopLaw,
+    Topology,
+    Verifier,
+    stop_law,
+    verify,
+)
 
 INPUTS = ("tree.tokens", "target_probs", "draft_probs", "uniforms")
 WATCHED_CALLS = 512  # calls after each of which the inputs are compared with copies
 WATCH_EVERY = 8  # after those, every eighth call
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """Where each cycle stops and what follows: int64 [B] each."""
-
-    stop: Tensor
-    next_token: Tensor
 
 
 def _unwatched(started: bool) -> None:
@@ -134,6 +136,28 @@ class Subject:
         self._look_again(own, given)
         return check_single(out, topology, tokens, target.shape[1])
 
+    def law(self, topology: Topology, tokens: Tensor, target: Tensor, draft: Tensor) -> StopLaw:
+        """Its own stop law of B trees, checked; in the type that it computes in."""
+        assert self.stop_law is not None
+        if self.batched:
+            tree = DraftTree(topology, tokens.clone())
+            out = self.call(self.stop_law, tree, target.clone(), draft.clone())
+            fields = [getattr(out, name, None) for name in ("stop_probs", "next_token_probs")]
+            if callable(fields[1]):
+                fields[1] = self.call(fields[1])
+            return check_law(fields[0], fields[1], target.shape, topology)
+        rows = []
+        for parts in zip(tokens, target, draft, strict=True):
+            ids, p, q = (part.numpy().copy() for part in parts)
+            out = self.call(self.stop_law, SingleTree(topology, ids), p, q)
+            if not isinstance(out, tuple | list) or len(out) != 2:
+                seen = f"stop_law returned {type(out).__name__}; expected (stop, next token) laws"
+                raise ContractError(Reason.REFUSED_RETURN, seen)
+            rows.append(check_law([out[0]], [out[1]], (1, *target.shape[1:]), topology))
+        stop = torch.cat([row.stop_probs for row in rows])
+        given = torch.cat([row.next_token_probs() for row in rows])
+        return check_law(stop, given, target.shape, topology)
+
     def _look_again(self, own: Sequence[Any], given: Sequence[Any]) -> None:
         """Compare what was given, now and to the call watched before this one, with our own."""
         if self.calls > WATCHED_CALLS and self.calls % WATCH_EVERY:
@@ -152,85 +176,6 @@ class SingleTree:
 
     topology: Topology
     tokens: Any
-
-
-def _refuse(seen: str) -> ContractError:
-    return ContractError(Reason.REFUSED_RETURN, seen)
-
-
-def _integers(out: Any, name: str, shape: tuple[int, ...]) -> Tensor:
-    value = getattr(out, name, None)
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    if not isinstance(value, Tensor):
-        raise _refuse(f"verify returned {type(out).__name__} whose {name} is no tensor")
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise _refuse(f"verify returned {name} of {value.dtype}; expected integers")
-    if tuple(value.shape) != shape:
-        raise _refuse(f"verify returned {name} of shape {list(value.shape)}, not {list(shape)}")
-    return value.detach().cpu().long()
-
-
-def check_output(out: Any, topology: Topology, tokens: Tensor, vocab: int) -> Decisions:
-    """Check a batched answer against the trees it is about: shapes, one real path, ids in range."""
-    batch, table = len(tokens), indices(topology, torch.device("cpu"))
-    nodes = _integers(out, "accepted_nodes", (batch, topology.depth))
-    next_token = _integers(out, "next_token", (batch,))
-    if ((nodes < -1) | (nodes >= topology.num_nodes)).any():
-        raise _refuse(f"accepted_nodes holds {nodes.max().item()}; nodes are 0..N - 1 or -1")
-    stop = nodes.amax(1).clamp(min=0) if topology.depth else torch.zeros(batch, dtype=torch.int64)
-    wrong = table.paths.index_select(0, stop) != nodes
-    if wrong.any():
-        row = nodes[wrong.any(1)][0].tolist()
-        raise _refuse(f"accepted_nodes {row} is not a path from the root's child down, -1 padded")
-    absent = (tokens.gather(1, nodes.clamp(min=0)) < 0) & (nodes >= 0)
-    if absent.any():
-        raise _refuse(f"accepted_nodes {nodes[absent.any(1)][0].tolist()} holds an absent node")
-    if ((next_token < 0) | (next_token >= vocab)).any():
-        bad = next_token[(next_token < 0) | (next_token >= vocab)][0].item()
-        raise _refuse(f"next_token is {bad}; expected an id in [0, {vocab})")
-    num_accepted = _integers(out, "num_accepted", (batch,))
-    if (num_accepted != table.depths.index_select(0, stop)).any():
-        raise _refuse("num_accepted is not the number of accepted nodes")
-    emitted = torch.where(nodes >= 0, tokens.gather(1, nodes.clamp(min=0)), -1)
-    emitted = torch.cat([emitted, torch.full((batch, 1), -1)], 1)
-    emitted = emitted.scatter(1, num_accepted[:, None], next_token[:, None])
-    if (_integers(out, "tokens", (batch, topology.depth + 1)) != emitted).any():
-        raise _refuse("tokens is not the accepted tokens followed by next_token")
-    return Decisions(stop, next_token)
-
-
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) is torch.bool:
-        raise _refuse(f"{what} is a boolean")
-    if isinstance(value, int | np.integer):
-        return int(value)
-    dtype = getattr(value, "dtype", None)
-    if getattr(value, "ndim", None) == 0 and dtype is not None:
-        whole = not dtype.is_floating_point if isinstance(value, Tensor) else dtype.kind in "iu"
-        if whole:
-            return int(value)
-    raise _refuse(f"{what} is {type(value).__name__} {str(value)[:40]!r}; expected an integer")
-
-
-def check_single(out: Any, topology: Topology, tokens: Any, vocab: int) -> tuple[int, int]:
-    """Check a one-at-a-time answer (accepted_nodes, next_token); return (stop node, token)."""
-    if not isinstance(out, tuple | list) or len(out) != 2:
-        raise _refuse(f"verify returned {type(out).__name__}; expected (accepted_nodes, token)")
-    accepted = out[0]
-    if not isinstance(accepted, list | tuple) and getattr(accepted, "ndim", None) != 1:
-        raise _refuse(f"accepted_nodes is {type(accepted).__name__}; expected a list of node ids")
-    path = tuple(_integer(node, "an accepted node") for node in accepted)
-    token = _integer(out[1], "next_token")
-    if any(not 0 < node < topology.num_nodes for node in path):
-        raise _refuse(f"accepted_nodes {list(path)}: drafted nodes are 1..{topology.num_nodes - 1}")
-    if path != topology.path(path[-1] if path else 0):
-        raise _refuse(f"accepted_nodes {list(path)} is not a path from the root's child down")
-    if any(tokens[node] < 0 for node in path):
-        raise _refuse(f"accepted_nodes {list(path)} holds an absent node")
-    if not 0 <= token < vocab:
-        raise _refuse(f"next_token is {token}; expected an id in [0, {vocab})")
-    return (path[-1] if path else 0), token
 
 
 def builtin(name: str) -> Subject:

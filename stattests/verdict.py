@@ -27,6 +27,7 @@ class Reason(Enum):
     EVIDENCE = "log E crossed its threshold"
     DEPENDENT_DRAWS = "outcomes that must be independent are not"
     SHORTER = "lossless, but shorter than the claimed verifier"
+    ANOTHER_LAW = "its stop_law is not the law of its verify"
     RAISED = "the verifier raised"
     REFUSED_RETURN = "what it returned is not an answer"
     CHANGED_INPUTS = "it changed its inputs"
@@ -49,13 +50,14 @@ class ContractError(Exception):
 
 @dataclass(frozen=True)
 class PrefixFinding:
-    """How one prefix was followed: the worst tokens, seen against expected."""
+    """How one prefix was followed: the worst tokens, seen against expected; counts of all."""
 
     prefix: tuple[int, ...]
     visits: float
     tv: float
     p_value: float | None
     tokens: tuple[tuple[int, float, float], ...]  # token, share seen, share expected
+    counts: tuple[int, ...] = ()  # of every token, where they were counted
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Run:
     delta: float
     root: int
     deadline: float = inf
+
+
+def failing(result: CaseResult) -> bool:
+    """Whether a case found something wrong."""
+    return result.verdict in (Verdict.BIASED, Verdict.BROKEN)
 
 
 def passed(case: str, layer: str, detail: str, **numbers: Any) -> CaseResult:

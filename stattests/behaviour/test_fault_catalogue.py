@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from stattests.answers import Decisions
 from stattests.engine import Drawn, cycles, emitted, forbidden
 from stattests.etest import log_e
 from stattests.exact import drafted_trees, node_hashes, tree_rows
@@ -31,7 +32,7 @@ from stattests.faults.specimen import drafter
 from stattests.probing import LARGEST
 from stattests.problems import Problem, make_problem
 from stattests.streams import torch_generator
-from stattests.subject import Decisions, Subject, builtin
+from stattests.subject import Subject, builtin
 from stattests.verdict import ContractError
 from univer import VERIFIERS, draft_children
 

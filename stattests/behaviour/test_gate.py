@@ -42,7 +42,7 @@ def biased() -> Report:
 def test_a_correct_verifier_is_certified_with_its_guarantee(certified: Report) -> None:
     assert certified.verdict is Verdict.CERTIFIED
     layers = {result.layer for result in certified.results}
-    assert layers == {"contract", "edges", "L0", "Lx", "L3", "pairs", "length"}
+    assert layers == {"contract", "edges", "L0", "L1", "Lx", "L2", "L3", "pairs", "length"}
     assert all(r.n >= r.n_required for r in certified.results if r.layer == "L3")
     assert "no TV >= 0.05" in certified.guarantee
     assert "99.9 % power, false alarms <= 1e-09 a run" in certified.guarantee
@@ -102,6 +102,14 @@ def test_reports_can_be_written(biased: Report, tmp_path: Any) -> None:
     kept = json.loads(files[0].read_text())
     assert kept["replay"] == replay
     assert Problem.from_json(kept["smallest_problem"]).to_json() == biased.smallest
+    sampled = next(f for f in files if f.name.startswith("L3"))
+    result = json.loads(sampled.read_text())["result"]
+    assert Problem.from_json(result["extra"]["problem"]).name == result["case"]
+    n, crossing = result["extra"]["path"][-1]
+    assert (n, crossing) == (result["n"], result["log10_e"])
+    assert all(sum(row["counts"]) == row["visits"] for row in result["findings"])
+    p_values = [row["p_value"] for row in result["findings"] if row["p_value"] is not None]
+    assert p_values == sorted(p_values)
 
 
 def test_a_problem_reads_back_bit_for_bit() -> None:
@@ -244,9 +252,15 @@ def test_what_cannot_be_loaded_is_named(spec: str, says: str) -> None:
 def test_a_stop_law_of_a_stranger_is_judged_exactly_as_well() -> None:
     class Claiming(Protocol):
         def stop_law(self, tree: Any, target: Any, draft: Any) -> Any:
-            return stop_law("greedy", tree, target, draft)
+            return stop_law(self.law_of, tree, target, draft)
 
-    report = certify(of_object("claiming", Claiming()), asked="smoke")
-    assert report.verdict is Verdict.CERTIFIED  # both are lossless, though not the same
-    assert {r.layer for r in report.results} >= {"L0", "Lx", "L3"}
+        law_of = "univer"
+
+    stranger = Claiming()
+    report = certify(of_object("claiming", stranger), asked="smoke")
+    assert report.verdict is Verdict.CERTIFIED
+    assert {r.layer for r in report.results} >= {"L0", "L1", "Lx", "L2", "L3"}
+    stranger.law_of = "greedy"  # lossless as well, but not the law of its verify
+    report = certify(of_object("claiming", stranger), asked="smoke")
+    assert (report.verdict, report.reason) == (Verdict.BROKEN, Reason.ANOTHER_LAW)
     assert sorted(VERIFIERS) == ["greedy", "rrsw", "traversal", "univer"]

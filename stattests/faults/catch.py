@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stattests import budget, layers, purity
+from stattests import budget, layers, purity, sequential
 from stattests.cases import SAMPLED, problem
 from stattests.engine import cycles
 from stattests.exact import ExactLaw
@@ -62,7 +62,7 @@ def sample(box: Subject, toy: Problem, delta: float) -> CaseResult:
     """The sampling layer, betting on a bias of this size."""
     size = 4_000 if box.batched else budget.PILOT_CYCLES_SLOW
     pilot = [cycles(box, toy, size, torch_generator(f"pilot/{toy.name}", root=SEED))]
-    return layers.l3(box, toy, Run(ALPHA, delta, SEED), pilot)
+    return sequential.l3(box, toy, Run(ALPHA, delta, SEED), pilot)
 
 
 def catch(fault: Fault) -> list[Caught]:
@@ -80,7 +80,7 @@ def catch(fault: Fault) -> list[Caught]:
             if not box.own_randomness:
                 results.append(purity.edges(box, toy, run))
             if fault.kind == "dependence":
-                results += layers.pairs(box, toy, run)
+                results += sequential.pairs(box, toy, run)
             for found in (
                 layers.length(box, toy, run),
                 purity.lifetime(box, toy, run, before),
@@ -100,9 +100,8 @@ def _catch_law(fault: Fault) -> list[Caught]:
     caught = []
     law, toy = _exact(fault), fault.problem
     tv = law.joint_tv() if law else None
-    probed = layers.lx(subject(fault), toy, Run(ALPHA, 0.05, SEED))
-    if probed is not None and probed.verdict is not Verdict.INCONCLUSIVE:
-        caught.append(_caught(fault, probed, tv))
+    probed = list(layers.lx(subject(fault), toy, Run(ALPHA, 0.05, SEED)))
+    caught += [_caught(fault, r, tv) for r in probed if r.verdict is not Verdict.INCONCLUSIVE]
     delta = MARGIN * _largest_bias(law) if law else 0.05
     if not caught or delta >= SAMPLED_TV:
         caught.append(_caught(fault, sample(subject(fault), toy, delta), tv))
@@ -131,8 +130,7 @@ def let_pass(specimen: LookAlike) -> list[Caught]:
         results = [purity.contract(box, toy, run)]
         if not box.own_randomness:
             results.append(purity.edges(box, toy, run))
-        probed = layers.lx(box, toy, run)
-        results += [probed] if probed is not None else []
+        results += layers.lx(box, toy, run)
         results.append(sample(box, toy, 0.05))
         found += [_caught(specimen, result, result.tv) for result in results]
     return found

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stattests.answers import Decisions
 from stattests.etest import required_n
 from stattests.exact import (
     ExactLaw,
@@ -35,7 +36,7 @@ from stattests.exact import (
 from stattests.planting import Patch, plant
 from stattests.probing import probe
 from stattests.problems import Problem, make_problem
-from stattests.subject import Decisions, Subject, of_object
+from stattests.subject import Subject, of_object
 from univer import DraftTree, Topology, verifiers
 from univer.sampling import inverse_cdf
 

@@ -1,0 +1,165 @@
+"""STATS L2: trees are drawn, decisions are integrated exactly with the subject's own stop law.
+
+What is left is the noise of the trees alone, so that deep trees, whose drafts cannot be listed and
+whose prefixes sampled cycles rarely reach, are judged with few trees. For a registered prefix s and
+a token x a tree gives
+
+    D(s, x) = F(s, x) - A(s) p(x | s),
+
+F the probability, given the tree, that the output begins with (s, x), A that it passes s. A
+lossless verifier has E[D] = 0 over trees and -1 <= D <= 1, so for every fixed 0 < |bet| < 1 the
+product of 1 + bet x D over trees is a test martingale, and so is the mean over bets, tokens and
+prefixes (Ville bounds it at every n, as in etest.py; betting on bounded means: Waudby-Smith and
+Ramdas 2024).
+
+Letters: B trees, N nodes, V vocabulary, R prefixes, L bets.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import ceil, log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stattests import budget
+from stattests.engine import Drawn, cycles, draw, register, rename
+from stattests.problems import Problem
+from stattests.streams import torch_generator
+from stattests.subject import Subject
+from stattests.verdict import CaseResult, Reason, Run, Verdict
+from univer import VERIFIERS, StopLaw, Topology, stop_law
+
+BETS = torch.tensor([sign * 2.0**-k for sign in (1, -1) for k in range(1, 10)]).double()
+
+
+def next_masses(
+    topology: Topology, tokens: Tensor, stop_probs: Tensor, next_token_probs: Tensor
+) -> Tensor:
+    """Probability, given each tree, that the output passes a node and which token comes next.
+
+    Args:
+        topology: of the trees.
+        tokens: int64 [B, N], -1 absent.
+        stop_probs: [B, N].
+        next_token_probs: [B, N, V].
+
+    Returns:
+        [B, N, V]: entry (v, x) is the chance that the output is the path to v, then x, and so on.
+    """
+    reached = stop_probs.clone()  # that the decision ends at a node or below it
+    masses = stop_probs[..., None] * next_token_probs
+    for node in range(topology.num_nodes - 1, 0, -1):
+        parent, token = topology.parents[node], tokens[:, node, None]
+        share = torch.where(token >= 0, reached[:, node, None], 0.0)
+        reached[:, parent] += share[:, 0]
+        masses[:, parent].scatter_add_(1, token.clamp(min=0), share)
+    return masses
+
+
+def _in_own_names(drawn: Drawn, law: StopLaw) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens and the law of the decision under the tokens' own names, in float64."""
+    own = drawn.renamed.argsort()
+    tokens = torch.where(drawn.tokens >= 0, own[drawn.tokens.clamp(min=0)], -1)
+    return tokens, law.stop_probs.double(), law.next_token_probs().double()[..., drawn.renamed]
+
+
+@dataclass
+class Bets:
+    """The running bets on D(s, x) for R prefixes and V tokens.
+
+    targets: p(. | s), [R, V]; wealth: log of each product, [R, V, L]; total and squares: of D.
+    """
+
+    targets: Tensor
+    wealth: Tensor
+    total: Tensor
+    squares: Tensor
+    n: int = 0
+
+    def add(self, prefix: int, follows: Tensor) -> None:
+        """Take in F(s, .) of B trees, [B, V], for one prefix."""
+        d = follows - follows.sum(-1, keepdim=True) * self.targets[prefix]
+        self.total[prefix] += d.sum(0)
+        self.squares[prefix] += (d**2).sum(0)
+        self.wealth[prefix] += torch.log1p(d[..., None] * BETS).sum(0)
+
+    def log_e(self) -> float:
+        """The log of the mean of all products."""
+        return float(self.wealth.flatten().logsumexp(0)) - log(self.wealth.numel())
+
+    def visible(self, alpha: float) -> float:
+        """The mean deviation that the best bet turns into 1 / alpha after this many trees."""
+        needed = log(1 / alpha) + log(self.wealth.numel())
+        return float((2 * needed * self.squares).sqrt().amax()) / self.n
+
+
+def _start(targets: Tensor) -> Bets:
+    wealth = torch.zeros(*targets.shape, len(BETS), dtype=torch.float64)
+    return Bets(targets, wealth, torch.zeros_like(targets), torch.zeros_like(targets))
+
+
+def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
+    """Exact decisions on drawn trees, against the target at every registered prefix.
+
+    The length that the subject claims is compared on the same trees. None without a stop law.
+    """
+    if subject.stop_law is None:
+        return None
+    slow = not subject.batched
+    size = budget.TREES_SLOW if slow else budget.TREES
+    most = budget.TREES_SLOW if slow else ceil(budget.TREES_PER_DELTA / run.delta)
+    generator = torch_generator(f"L2/{problem.name}", root=run.root)
+    pilot = cycles(subject, problem, budget.TREES_SLOW if slow else budget.BATCH, generator)
+    registered = register([pilot], run.delta, budget.MAX_PREFIXES)
+    laws = [problem.target_law(prefix) for prefix in registered.prefixes]
+    bets = _start(torch.from_numpy(np.array(laws)))
+    claimed = VERIFIERS.get(str(subject.claims))
+    compare = claimed is not None and claimed.drafting == subject.drafting
+    short, value = 0.0, 0.0
+    path: list[tuple[int, float]] = []
+
+    def result(verdict: Verdict, reason: Reason, detail: str) -> CaseResult:
+        return CaseResult(
+            problem.name,
+            "L2",
+            verdict,
+            reason,
+            detail,
+            n=bets.n,
+            n_required=most,
+            log10_e=value / log(10),
+            extra={"path": path},
+        )
+
+    while bets.n < most and time.monotonic() < run.deadline:
+        drawn = draw(subject, problem, size, generator, rename(problem, generator))
+        law = subject.law(problem.topology, drawn.tokens, drawn.target, drawn.draft)
+        masses = next_masses(problem.topology, *_in_own_names(drawn, law))
+        bets.n += size
+        lost = float((masses[:, 0].sum(-1) - 1).abs().max())
+        if lost > budget.EXACT_ULPS * torch.finfo(law.stop_probs.dtype).eps:
+            detail = f"the probabilities of one tree miss 1 by {lost:.2g}"
+            return result(Verdict.BIASED, Reason.EXACT_BIAS, detail)
+        for prefix, hashed in enumerate(registered.hashes):
+            at = (drawn.hashes == hashed)[..., None]
+            bets.add(prefix, torch.where(at, masses, 0.0).sum(1))
+        if compare:
+            due = stop_law(str(subject.claims), drawn.as_tree(problem), drawn.target, drawn.draft)
+            short += float((due.expected_accepted - law.expected_accepted).sum())
+        value = bets.log_e()
+        path.append((bets.n, value / log(10)))
+        if value >= log(1 / run.alpha):
+            worst = float(bets.total.abs().max()) / bets.n
+            detail = f"some token after some prefix is off by {worst:.2g} over {bets.n} trees"
+            return result(Verdict.BIASED, Reason.EVIDENCE, detail)
+    if compare and short / max(bets.n, 1) > budget.LENGTH_TOLERANCE:
+        detail = f"accepts {short / bets.n:.6f} tokens a cycle fewer than {subject.claims}"
+        return result(Verdict.BROKEN, Reason.SHORTER, detail)
+    if bets.n < most:
+        return result(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, f"{bets.n} of {most} trees")
+    detail = f"no token after a prefix off by {bets.visible(run.alpha):.2g}, which would have shown"
+    return result(Verdict.CERTIFIED, Reason.ALL_PASSED, detail)
