@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from math import exp, inf, log
 
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
+from scipy.stats import binom
 
-from stattests.budget import ALPHA_RUN, BETA, PIT_CELLS
+from stattests import calibration
+from stattests.budget import ALPHA_RUN, ALPHA_TEST, PIT_CELLS
+from stattests.calibration import calibrations
 from stattests.etest import (
     combine,
     concentration,
@@ -69,32 +73,23 @@ def test_sample_sizes_are_the_published_ones(delta: float, published: float) -> 
 
 
 @pytest.mark.stat
-def test_a_bias_is_caught_within_its_prediction() -> None:
-    """300 runs at the required n, error spread evenly (the hardest): nearly all caught.
+def test_both_promises_are_kept() -> None:
+    """False alarms at .05 and missed biases, at a tenth of the runs of docs/CALIBRATION.md.
 
-    With power .999 the chance that more than 6 of 300 are missed is 4e-8.
+    A promise that is just kept fails this with probability ALPHA_TEST a row.
     """
-    cells, delta = 16, 0.05
-    n, c = required_n(cells, delta), concentration(cells, 1.0, delta)
-    null = np.full(cells, 1 / cells)
-    biased = null * np.where(np.arange(cells) % 2, 1 + 2 * delta, 1 - 2 * delta)
-    assert np.abs(biased - null).sum() / 2 == pytest.approx(delta)
-    draws = numpy_generator("power").multinomial(n, biased, size=300)
-    missed = sum(log_e(x, null, c) < -log(ALPHA_RUN) for x in draws)
-    assert missed <= 6, f"{missed} of 300 missed; promised {BETA}"
+    for found in calibrations(scale=0.1):
+        most = binom.isf(ALPHA_TEST, found.runs, found.promised)
+        assert found.seen <= most, f"{found.what}: {found.seen} of {found.runs}"
 
 
 @pytest.mark.stat
-def test_false_alarms_stay_below_ville_at_every_look() -> None:
-    """2 000 honest runs, looked at 50 times each, at a level where alarms can be seen.
-
-    At a = .05 at most 100 are expected to ever cross; more than 170 has probability below 1e-10.
-    """
-    null = np.array([0.5, 0.3, 0.15, 0.05])
-    c = concentration(4, 1.0, 0.1)
-    steps = numpy_generator("alarms").multinomial(20, null, size=(2000, 50)).cumsum(1)
-    crossed = sum(any(log_e(x, null, c) >= log(20) for x in run) for run in steps)
-    assert crossed <= 170
+def test_a_bet_on_the_wrong_size_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same check fails where the e-test is spoilt: a bet that is a hundred times too timid."""
+    spoilt = partial(concentration, delta=0.0005)
+    monkeypatch.setattr(calibration, "concentration", lambda k, w, _: spoilt(k, w))
+    found = calibration.misses(16, 0.05, 200)
+    assert found.seen > binom.isf(ALPHA_TEST, found.runs, found.promised)
 
 
 @pytest.mark.stat
