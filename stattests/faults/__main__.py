@@ -1,19 +1,25 @@
-"""`python -m stattests.faults [FILE]`: catch every fault, pass every look-alike, write a table.
-
-`--laws` instead writes the exact laws that diagnosis compares with.
-"""
+"""`python -m stattests.faults`: catch every fault, pass every look-alike, write a table."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import click
 import torch
 from rich.console import Console
 from rich.progress import track
 
 from stattests.faults import laws
-from stattests.faults.catch import ANSWERING, Caught, catch, let_pass
+from stattests.faults.catch import (
+    ALPHA,
+    ANSWERING,
+    NIGHTLY_TV,
+    SAMPLED_TV,
+    Caught,
+    catch,
+    let_pass,
+)
 from stattests.faults.lookalikes import LOOK_ALIKES
 from stattests.verdict import Verdict
 
@@ -29,27 +35,37 @@ def row(found: Caught, kind: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def main() -> int:
-    """Run the catalogue; 1 if a fault was missed or a look-alike accused."""
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--nightly", is_flag=True, help="Sample small biases as well (a quarter of an hour).")
+@click.option("--laws", "only_laws", is_flag=True, help="Write the laws that diagnosis knows.")
+def main(file: Path | None, nightly: bool, only_laws: bool) -> None:
+    """Run the catalogue and write the table to FILE, or to the screen.
+
+    Exit code 1 if a fault was missed or a look-alike accused.
+    """
     torch.set_num_threads(1)
-    if sys.argv[1:] == ["--laws"]:
+    if only_laws:
         laws.write()
-        return 0
+        return
+    least = NIGHTLY_TV if nightly else SAMPLED_TV
     console = Console(stderr=True)
     lines = [
         "# Faults and look-alikes",
         "",
-        "Written by `python -m stattests.faults`: each planted fault, its exact TV if it has one,",
-        "the layer that saw it, and for the sampling layer the cycles used against the cycles",
-        "allowed (false alarms 1e-12 a row). Look-alikes are correct and must pass every layer.",
-        "What never answers is not here: the parent process of `univer certify` ends it.",
+        f"Written by `python -m stattests.faults{' --nightly' if nightly else ''}`: each planted",
+        "fault, its exact TV if it has one, the layer that saw it, and for the sampling layer the",
+        f"cycles used against the cycles allowed (false alarms {ALPHA:g} a row). Biases of less than",
+        f"{least:g} at every prefix are probed, not sampled. Look-alikes are correct and must pass",
+        "every layer. What never answers is not here: the parent process of `univer certify` ends",
+        "it.",
         "",
         "| name | kind | stands for | exact TV | layer | verdict | n used | n allowed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     wrong = []
     for fault in track(ANSWERING, "faults", console=console):
-        for found in catch(fault):
+        for found in catch(fault, least):
             lines.append(row(found, fault.kind))
             if found.verdict not in (Verdict.BIASED, Verdict.BROKEN):
                 wrong.append(f"missed: {fault.name} ({found.layer})")
@@ -61,12 +77,12 @@ def main() -> int:
         wrong += [f"accused: {specimen.name} ({r.layer}: {r.detail})" for r in bad]
     lines += ["", *(wrong or ["Nothing was missed and nothing accused."]), ""]
     text = "\n".join(lines)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+    if file is None:
+        click.echo(text)
     else:
-        print(text)
-    return 1 if wrong else 0
+        file.write_text(text, encoding="utf-8")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
