@@ -57,6 +57,9 @@ INTEGRATED = (
     ("temperature-.5", "chain:5", 12),
     ("top-p", "eagle", 9),
 )
+# A vocabulary of the usual size: floors, running sums and tails that small ones do not show.
+WIDE = (("wide", "2x1", 32_768),)
+WIDE_CHAINS = (("wide", "chain:1", 32_768),)
 
 CHAINS = (
     ("sharp", "chain:3", 5),

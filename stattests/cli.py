@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -155,8 +156,9 @@ def _print(console: Console, report: Report, replay: str) -> None:
             result.detail,
         )
     console.print(table)
-    quiet = len(report.results) - len(shown)
-    lines = [f"{quiet} further checks passed (contract, edges, L0, L1, Lx, L2, pairs, length)"]
+    quiet = Counter(r.layer for r in report.results if r not in shown)
+    layers = ", ".join(f"{layer} {count}" for layer, count in quiet.items())
+    lines = [f"{quiet.total()} further checks passed ({layers})"]
     for result in report.results:
         if result.verdict is Verdict.BIASED and result.findings:
             worst = result.findings[0]

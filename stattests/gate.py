@@ -24,6 +24,8 @@ from stattests.cases import (
     PROBED,
     PROBED_BATCHED,
     SAMPLED,
+    WIDE,
+    WIDE_CHAINS,
     problems,
     users_own,
 )
@@ -115,6 +117,7 @@ class Plan:
     exact: tuple[Problem, ...]
     integrated: tuple[Problem, ...]
     probed: tuple[Problem, ...]
+    wide: tuple[Problem, ...]
     budget: str
     rate: float
 
@@ -166,7 +169,7 @@ def certify(
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
         plan = _plan(subject, asked, own, seed, max_minutes)
-        count = 2 * len(plan.sampled) + len(plan.integrated) + 4
+        count = 2 * len(plan.sampled) + len(plan.integrated) + len(plan.wide) + 4
         run = Run(
             budget.ALPHA_RUN / count,
             budget.BUDGETS[plan.budget],
@@ -245,7 +248,8 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
         return tuple(p for p in group if _is_chain(p) or not subject.chains_only)
 
     integrated = fitting([*own, *problems(INTEGRATED)])
-    groups = (fitting(problems(EXACT)), integrated, fitting(probed))
+    wide = tuple(problems(WIDE_CHAINS if subject.chains_only else WIDE))
+    groups = (fitting(problems(EXACT)), integrated, fitting(probed), wide)
     return Plan(tuple(sampled), *groups, fits, rate)
 
 
@@ -298,6 +302,10 @@ def _layers(
             return sequential.l3(s, p, r, pilot)
 
         add("L3", cost, problem, sampled)
+    for problem in plan.wide:
+        if not subject.own_randomness:
+            add("edges", 0.2, problem, purity.edges)
+        add("wide", 2.0, problem, sequential.wide)
     add("pairs", 1.0, plan.sampled[0][0], sequential.pairs)
     for problem, _ in plan.sampled[:4]:
         add("length", 0.2, problem, layers.length)

@@ -151,6 +151,14 @@ def _softmax(logits: NDArray[np.float64]) -> Laws:
     return normalised(np.exp(logits - logits.max(1, keepdims=True)))
 
 
+def _wide(rng: np.random.Generator, k: int, v: int, m: int) -> tuple[Laws, Laws]:
+    """Nearly flat target laws, a tenth of them zeros, and a drafter that is often rejected."""
+    del m
+    logits = rng.normal(size=(k, v))
+    target = np.exp(0.3 * logits) * (rng.random((k, v)) < 0.9)
+    return normalised(target), _softmax(0.3 * logits + 2.0 * rng.normal(size=(k, v)))
+
+
 def _peaked_draft(rng: np.random.Generator, k: int, v: int, m: int) -> tuple[Laws, Laws]:
     """The draft has all but 1e-9 on one token."""
     target, draft = _dirichlet(1.0)(rng, k, v, m)
@@ -243,6 +251,7 @@ def _shaped(filters: Filters) -> Family:
 FAMILIES: dict[str, Family] = {
     "sharp": _sharp,
     "near": _near,
+    "wide": _wide,
     "dirichlet-.3": _dirichlet(0.3),
     "dirichlet-3": _dirichlet(3.0),
     "ties": _ties,

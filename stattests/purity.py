@@ -84,7 +84,7 @@ def edges(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     """Uniforms at 0, 2^-24 and the largest float below 1: no forbidden token."""
     generator = torch_generator(f"edges/{problem.name}", root=run.root)
     slots = problem.topology.num_nodes + 1
-    size = 512 if subject.batched else 32
+    size = min(512 if subject.batched else 32, 2**21 // problem.vocab)  # rows of 100 MB at most
     drawn = draw(subject, problem, size, generator, rename(problem, generator))
     scripts = [torch.full((size, slots), edge, dtype=torch.float64) for edge in EDGES]
     picks = torch.randint(len(EDGES), (size, slots), generator=generator)

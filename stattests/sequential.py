@@ -12,7 +12,17 @@ import numpy as np
 from scipy.stats import chi2
 
 from stattests import budget
-from stattests.engine import Emitted, Register, cycles, forbidden, register
+from stattests.engine import (
+    Emitted,
+    Register,
+    cycles,
+    decide,
+    draw,
+    emitted,
+    forbidden,
+    register,
+    rename,
+)
 from stattests.etest import combine, concentration, log_e, required_n
 from stattests.problems import Problem
 from stattests.streams import torch_generator
@@ -117,6 +127,55 @@ def _findings(registered: Register, targets: list[Any], counts: Any) -> tuple[Pr
         replace(row, p_value=row.p_value and min(1.0, row.p_value * (len(rows) - i)))
         for i, row in enumerate(rows)
     )
+
+
+def wide(subject: Subject, problem: Problem, run: Run) -> CaseResult:
+    """First tokens over a vocabulary of real size, in groups: tails, floors and running sums.
+
+    Tokens are grouped in the order of q / p, where over- and under-accepted ones lie apart.
+    """
+    target, draft = problem.target_law(()), problem.draft_law(())
+    order = np.argsort(np.divide(draft, target, out=np.full_like(draft, inf), where=target > 0))
+    below = target[order].cumsum() - target[order]
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.minimum((below * budget.WIDE_CELLS).astype(np.int64), budget.WIDE_CELLS - 1)
+    null = np.bincount(group, weights=target)
+    needed = required_n(len(null), budget.WIDE_DELTA, run.alpha, budget.BETA)
+    c = concentration(len(null), 1.0, budget.WIDE_DELTA)
+    generator = torch_generator(f"wide/{problem.name}", root=run.root)
+    renamed = rename(problem, generator)  # once: what clings to some ids must not average out
+    counts, n, value = np.zeros(len(null), dtype=np.int64), 0, 0.0
+
+    def result(verdict: Verdict, reason: Reason, detail: str) -> CaseResult:
+        return CaseResult(
+            problem.name,
+            "wide",
+            verdict,
+            reason,
+            detail,
+            n=n,
+            n_required=needed,
+            log10_e=value / log(10),
+            extra={"counts": counts.tolist(), "expected": (null * n).tolist()},
+        )
+
+    while n < needed and time.monotonic() < run.deadline:
+        drawn = draw(subject, problem, min(budget.WIDE_BATCH, needed - n), generator, renamed)
+        out = emitted(problem, drawn, decide(subject, problem, drawn, generator))
+        n += len(out.tokens)
+        counts += np.bincount(group[out.tokens[:, 0]], minlength=len(null))
+        if forbidden(problem, out) is not None:
+            value = inf
+            detail = "a token of probability 0 was emitted"
+            return result(Verdict.BIASED, Reason.FORBIDDEN_TOKEN, detail)
+        value = log_e(counts, null, c)
+        if value >= log(1 / run.alpha):
+            detail = f"log10 E = {value / log(10):.1f} after {n} cycles"
+            return result(Verdict.BIASED, Reason.EVIDENCE, detail)
+    if n < needed:
+        return result(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, f"{n} of {needed} cycles")
+    detail = f"no TV >= {budget.WIDE_DELTA:g} of the first token over {problem.vocab:,} tokens"
+    return result(Verdict.CERTIFIED, Reason.ALL_PASSED, detail)
 
 
 def pairs(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:

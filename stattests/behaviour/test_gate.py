@@ -9,18 +9,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stattests import budget
+from stattests import budget, sequential
 from stattests.adapters.flat_batch import PlainFlatBatch
 from stattests.adapters.hugging_face import SpeculativeSampling
 from stattests.adapters.tree_rules import ArgmaxMatching, TargetOnly
-from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, problem, problems
+from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, WIDE, problem, problems
 from stattests.cli import junit_xml, replay_command, write_failures
 from stattests.faults import FAULTS, LOOK_ALIKES
 from stattests.faults import subject as specimen_subject
 from stattests.gate import Report, certify
 from stattests.problems import Problem
 from stattests.subject import builtin, load, of_object
-from stattests.verdict import Reason, Verdict
+from stattests.verdict import Reason, Run, Verdict
 from univer import VERIFIERS, InputError, stop_law, verify
 
 
@@ -42,7 +42,9 @@ def biased() -> Report:
 def test_a_correct_verifier_is_certified_with_its_guarantee(certified: Report) -> None:
     assert certified.verdict is Verdict.CERTIFIED
     layers = {result.layer for result in certified.results}
-    assert layers == {"contract", "edges", "L0", "L1", "Lx", "L2", "L3", "pairs", "length"}
+    assert layers == {
+        *("contract", "edges", "L0", "L1", "Lx", "L2", "L3", "wide", "pairs", "length")
+    }
     assert all(r.n >= r.n_required for r in certified.results if r.layer == "L3")
     assert "no TV >= 0.05" in certified.guarantee
     assert "99.9 % power, false alarms <= 1e-09 a run" in certified.guarantee
@@ -68,6 +70,15 @@ def test_a_bias_is_named_shrunk_and_made_a_test(biased: Report) -> None:
     assert biased.results[0].findings == ()
     worst = next(r for r in biased.results if r.verdict is Verdict.BIASED).findings[0]
     assert worst.tv > 0
+
+
+@pytest.mark.stat
+def test_a_vocabulary_of_real_size_shows_what_toys_do_not() -> None:
+    """A floor under the residual: TV 1.4e-5 with four tokens (docs/FAULTS_CAUGHT.md)."""
+    row = next(row for row in FAULTS if row.name == "residual-floor-1e-5")
+    subject = specimen_subject(row)
+    found = sequential.wide(subject, problems(WIDE)[0], Run(1e-12, 0.05, 1))
+    assert (found.verdict, found.layer) == (Verdict.BIASED, "wide")
 
 
 @pytest.mark.stat

@@ -49,16 +49,16 @@ def main(file: Path | None, nightly: bool, only_laws: bool) -> None:
         laws.write()
         return
     least = NIGHTLY_TV if nightly else SAMPLED_TV
+    command = "python -m stattests.faults" + (" --nightly" if nightly else "")
     console = Console(stderr=True)
     lines = [
         "# Faults and look-alikes",
         "",
-        f"Written by `python -m stattests.faults{' --nightly' if nightly else ''}`: each planted",
-        "fault, its exact TV if it has one, the layer that saw it, and for the sampling layer the",
-        f"cycles used against the cycles allowed (false alarms {ALPHA:g} a row). Biases of less than",
-        f"{least:g} at every prefix are probed, not sampled. Look-alikes are correct and must pass",
-        "every layer. What never answers is not here: the parent process of `univer certify` ends",
-        "it.",
+        f"Written by `{command}`: each planted fault, its exact TV if it has",
+        "one, the layer that saw it, and for the sampling layer the cycles used against the cycles",
+        f"allowed (false alarms {ALPHA:g} a row). Biases of less than {least:g} at every prefix",
+        "are probed, not sampled. Look-alikes are correct and must pass every layer. What never",
+        "answers is not here: the parent process of `univer certify` ends it.",
         "",
         "| name | kind | stands for | exact TV | layer | verdict | n used | n allowed |",
         "|---|---|---|---|---|---|---|---|",
