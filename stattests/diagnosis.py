@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ from stattests.subject import Subject
 from univer import VERIFIERS, Topology
 
 CYCLES, CYCLES_SLOW = 60_000, 4_000
-FLOOR = 1e-12  # stands for an output that a law never gives
+SLACK = 1e-3  # share of outputs left unexplained: a fault may be a variant of a known one
+LEAST_MARGIN = 10.0  # nats over no fault before a match is worth a word
 SMALL = ("chain:1", "2x1", "chain:2", "[[0],[1],[0,0]]", "[[0],[1],[1,0]]", "2x2")
 
 
@@ -60,7 +61,8 @@ def count_outputs(subject: Subject, toy: Problem, seed: int) -> Counter[Prefix]:
 
 
 def _log_likelihood(counts: Counter[Prefix], law: Outputs) -> float:
-    return sum(x * log(max(law.get(output, 0.0), FLOOR)) for output, x in counts.items())
+    anything = SLACK / len(counts)
+    return sum(x * log((1 - SLACK) * law.get(o, 0.0) + anything) for o, x in counts.items())
 
 
 def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
@@ -73,7 +75,7 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
         return []
     toys = [problem(*toy) for toy in TOYS]
     counts = [count_outputs(subject, toy, seed) for toy in toys]
-    says = {f.name: f.says for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
+    rows = {f.name: f for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
     whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]
 
     def explained(name: str) -> float:
@@ -81,12 +83,19 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
         return sum(_log_likelihood(x, law) for x, law in zip(counts, laws, strict=True))
 
     baseline = max(map(explained, whole))
-    matches = [
-        Match(name, says[name], likelihood, likelihood - baseline)
-        for name in known()
-        if name in says and (likelihood := explained(name)) > baseline
-    ]
-    return sorted(matches, key=lambda match: -match.log_likelihood)[:most]
+    scored: dict[str, tuple[float, Match]] = {}
+    for key in known():
+        name, _, verifier = key.partition("@")
+        if name not in rows:
+            continue
+        likelihood = explained(key)
+        # Another verifier's fault must explain clearly more than the fault where it is known.
+        score = likelihood - (LEAST_MARGIN if verifier else 0.0)
+        if score - baseline >= max(LEAST_MARGIN, scored.get(name, (-inf,))[0] - baseline):
+            says = rows[name].says + (f" (there: in {rows[name].base})" if verifier else "")
+            scored[name] = score, Match(name, says, likelihood, likelihood - baseline)
+    best = sorted(scored.values(), key=lambda pair: -pair[0])
+    return [match for _, match in best[:most]]
 
 
 def smallest_problem(subject: Subject) -> Problem | None:

@@ -247,9 +247,11 @@ def test_look_alike_without_an_exact_law_follows_the_target(look_alike: LookAlik
 
 def test_kept_laws_are_those_of_the_code() -> None:
     """`python -m stattests.faults --laws` writes the file again."""
-    kept, now = laws.known(), laws.compute(laws.TOYS[:1])  # the others take two minutes
-    assert set(kept) <= set(now)
-    for name, (ours, *_) in kept.items():
-        (law,) = now[name]
+    kept, now = laws.known(), laws.compute(laws.TOYS[:1])  # the others take three minutes
+    # In another verifier than its own a fault may change nothing on one toy.
+    assert {name for name in kept if "@" not in name} <= set(now) <= set(kept)
+    assert sum("@" in name for name in now) > 20
+    for name, (law,) in now.items():
+        ours = kept[name][0]
         assert ours.keys() == law.keys()
         assert max(abs(ours[out] - prob) for out, prob in law.items()) <= ROUNDING
