@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stattests.problems import RAGGED, Problem, make_problem
+from stattests.problems import FAMILIES, RAGGED, Problem, make_problem
 from univer import Topology
 
 # (family, topology, vocabulary); sharp toys first, so that gross faults fall in seconds.
@@ -44,8 +44,9 @@ PROBED = (
     ("near", "[[0],[1],[0,0]]", 4),
 )
 PROBED_BATCHED = (
+    *((family, "2x1", 5) for family in FAMILIES if family != "wide"),
+    *((family, "chain:2", 4) for family in ("ties", "disjoint", "peaked-target", "top-p")),
     ("small-support", "3x1", 5),
-    ("peaked-draft", "2x1", 4),
     ("ties", "2x2", 4),
     ("dirichlet-.3", "[[0],[1],[1,0]]", 4),
 )

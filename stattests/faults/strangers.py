@@ -61,6 +61,19 @@ def next_row(tree: DraftTree, uniforms: Any) -> Any:
     return uniforms.roll(1, 0)
 
 
+def odd_tail(tree: DraftTree, uniforms: Any) -> Any:
+    """In a batch of odd size the last row gets the first one's numbers."""
+    odd = len(tree.tokens) % 2 == 1
+    return torch.cat([uniforms[:-1], uniforms[:1]]) if odd and len(tree.tokens) > 1 else uniforms
+
+
+def crowded(tree: DraftTree, uniforms: Any) -> Any:
+    """In batches of more than a thousand rows the coins are a tenth too small."""
+    if len(tree.tokens) <= 1_000:
+        return uniforms
+    return torch.cat([uniforms[:, :-1] * 0.9, uniforms[:, -1:]], 1)
+
+
 def secret_last(tree: DraftTree, uniforms: Any) -> Tensor:
     """The given numbers, but a new one for the next token."""
     return torch.cat([uniforms[:, :-1], fresh(tree, uniforms)[:, -1:]], 1)
