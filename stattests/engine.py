@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stattests import budget
 from stattests.answers import Decisions
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from stattests.subject import Subject
@@ -146,6 +147,13 @@ def emitted(problem: Problem, drawn: Drawn, decisions: Decisions) -> Emitted:
     tokens = torch.cat([tokens, torch.full_like(root, -1)], 1)
     tokens = tokens.scatter(1, num_accepted[:, None], own.take(decisions.next_token)[:, None])
     return Emitted(hashes, tokens, num_accepted)
+
+
+def trees_a_call(subject: Subject, problem: Problem, most: int | None = None) -> int:
+    """How many trees one call takes: as many as are quick, fewer where they fill the memory."""
+    if most is None:
+        most = budget.BATCH if subject.batched else budget.BATCH_SLOW
+    return max(1, min(most, budget.CELLS // (problem.topology.num_nodes * problem.vocab)))
 
 
 def cycles(subject: Subject, problem: Problem, batch: int, generator: torch.Generator) -> Emitted:

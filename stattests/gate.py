@@ -30,7 +30,7 @@ from stattests.cases import (
     users_own,
 )
 from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
-from stattests.engine import Emitted, cycles
+from stattests.engine import Emitted, cycles, trees_a_call
 from stattests.etest import required_n
 from stattests.problems import Problem
 from stattests.streams import seed_globals, torch_generator
@@ -227,9 +227,11 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
         _seed(subject, f"pilot/{problem.name}", seed)
         generator = torch_generator(f"L3/{problem.name}", batch=0, root=seed)
         before = time.monotonic()
-        pilot = [cycles(subject, problem, size, generator)]
+        at_once = trees_a_call(subject, problem, size)
+        calls = min(-(-size // at_once), budget.PILOT_CALLS)
+        pilot = [cycles(subject, problem, at_once, generator) for _ in range(calls)]
         spent += time.monotonic() - before
-        ran += size
+        ran += calls * at_once
         sampled.append((problem, pilot))
     rate = ran / max(spent, 1e-9)
     order = list(budget.BUDGETS)

@@ -20,6 +20,7 @@ from stattests.engine import (
     decide,
     draw,
     rename,
+    trees_a_call,
 )
 from stattests.exact import (
     MAX_TREES,
@@ -160,7 +161,7 @@ def length(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
     if VERIFIERS[subject.claims].drafting != subject.drafting:
         return None
     generator = torch_generator(f"length/{problem.name}", root=run.root)
-    size = budget.BATCH if subject.batched else budget.BATCH_SLOW
+    size = trees_a_call(subject, problem)
     depths = indices(problem.topology, torch.device("cpu")).depths
     shortfalls: list[Tensor] = []
     for _ in range(8):

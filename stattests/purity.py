@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stattests.answers import Decisions
-from stattests.engine import decide, draw, emitted, forbidden, rename
+from stattests.engine import decide, draw, emitted, forbidden, rename, trees_a_call
 from stattests.probing import LARGEST
 from stattests.problems import Problem
 from stattests.streams import torch_generator
@@ -87,7 +87,7 @@ def edges(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     """Uniforms at 0, 2^-24 and the largest float below 1: no forbidden token."""
     generator = torch_generator(f"edges/{problem.name}", root=run.root)
     slots = problem.topology.num_nodes + 1
-    size = min(512 if subject.batched else 32, 2**21 // problem.vocab)  # rows of 100 MB at most
+    size = trees_a_call(subject, problem, 512 if subject.batched else 32)
     drawn = draw(subject, problem, size, generator, rename(problem, generator))
     scripts = [torch.full((size, slots), edge, dtype=torch.float64) for edge in EDGES]
     picks = torch.randint(len(EDGES), (size, slots), generator=generator)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from stattests import budget
-from stattests.engine import Drawn, cycles, draw, register, rename
+from stattests.engine import Drawn, cycles, draw, register, rename, trees_a_call
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
@@ -110,10 +110,10 @@ def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
     if subject.stop_law is None:
         return None
     slow = not subject.batched
-    size = budget.TREES_SLOW if slow else budget.TREES
+    size = trees_a_call(subject, problem, budget.TREES_SLOW if slow else budget.TREES)
     most = budget.TREES_SLOW if slow else ceil(budget.TREES_PER_DELTA / run.delta)
     generator = torch_generator(f"L2/{problem.name}", root=run.root)
-    pilot = cycles(subject, problem, budget.TREES_SLOW if slow else budget.BATCH, generator)
+    pilot = cycles(subject, problem, trees_a_call(subject, problem), generator)
     registered = register([pilot], run.delta, budget.MAX_PREFIXES)
     laws = [problem.target_law(prefix) for prefix in registered.prefixes]
     bets = _start(torch.from_numpy(np.array(laws)))

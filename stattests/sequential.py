@@ -22,6 +22,7 @@ from stattests.engine import (
     forbidden,
     register,
     rename,
+    trees_a_call,
 )
 from stattests.etest import combine, concentration, log_e, required_n
 from stattests.problems import Problem
@@ -54,7 +55,7 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
     ]
     counts = np.zeros((len(targets), problem.vocab), dtype=np.int64)
     generator = torch_generator(f"L3/{problem.name}", batch=1, root=run.root)
-    largest = budget.BATCH if subject.batched else budget.BATCH_SLOW
+    largest = trees_a_call(subject, problem)
     n, value, verdict, reason = 0, 0.0, Verdict.CERTIFIED, Reason.ALL_PASSED
     detail = f"no TV >= {run.delta:g} at a prefix"
     path: list[tuple[int, float]] = []
@@ -63,7 +64,8 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
             verdict, reason = Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME
             detail = f"{n} of {needed} cycles"
             break
-        size = min(largest, needed - n) if n else 37  # a small odd batch now and then
+        # A small odd batch first.
+        size = min(largest, needed - n) if n else min(largest, 37)
         out = cycles(subject, problem, size, generator)
         n += size
         counts += registered.counts(out, problem.vocab)
@@ -187,7 +189,7 @@ def pairs(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
     weight = concentration(cells, 1.0, run.delta)
     counts = {"rows": np.zeros(len(null)), "calls": np.zeros(len(null))}
     generator = torch_generator(f"pairs/{problem.name}", root=run.root)
-    size = budget.BATCH if subject.batched else budget.BATCH_SLOW
+    size = trees_a_call(subject, problem) + 1 & ~1  # rows are paired
     n, before = 0, None
     while n < needed and time.monotonic() < run.deadline:
         first = cycles(subject, problem, size, generator).tokens[:, 0]
