@@ -25,7 +25,7 @@ WIDE_BATCH = 64  # trees a call over a real vocabulary: 50 MB of target rows
 WIDE_CELLS = 64  # groups of tokens there, of about equal mass, in the order of q / p
 WIDE_DELTA = 0.1  # the TV of the first token that is caught there, whatever the budget
 CELLS = 2**25  # numbers in the target rows of one call, 256 MB: fewer trees where they are large
-PILOT_CALLS = 64  # calls of that size that a pilot makes at the most
+PILOT_CALLS = 8  # calls of that size that a pilot makes at the most
 MAX_PREFIXES = 64  # registered prefixes a case: log E pays log(2 x their number) for looking there
 
 EXACT_ULPS = 256  # rounding of a stop law: sums and products over a tree, in its own precision
