@@ -31,8 +31,8 @@ def contract(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     slots = problem.topology.num_nodes + 1
     uniforms = torch.rand(size, slots, dtype=torch.float64, generator=generator)
 
-    def ask(order: Tensor) -> Decisions:
-        parts = (drawn.tokens, drawn.target, drawn.draft, uniforms)
+    def ask(order: Tensor, numbers: Tensor = uniforms) -> Decisions:
+        parts = (drawn.tokens, drawn.target, drawn.draft, numbers)
         return subject.decide(problem.topology, *(part[order] for part in parts))
 
     everyone = torch.arange(size)
@@ -53,6 +53,12 @@ def contract(subject: Subject, problem: Problem, run: Run) -> CaseResult:
                     Reason.ROWS_INTERFERE,
                     f"a batch of {count} gives its rows other answers than a batch of {size}",
                 )
+        shifted = uniforms.roll(1, 0)  # trees that it has seen, with other numbers
+        second, again = ask(everyone, shifted), torch.randperm(size, generator=generator)
+        if not _same(_rows(second, again), ask(again, shifted)):
+            raise ContractError(
+                Reason.NOT_DETERMINISTIC, "trees seen before got another answer in another order"
+            )
     return passed(problem.name, "contract", "pure: calls repeat, rows do not interfere", n=size)
 
 
