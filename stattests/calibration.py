@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import log
 from pathlib import Path
 
+import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ from scipy.stats import binomtest
 from stattests.budget import ALPHA_RUN, BETA
 from stattests.cases import problem
 from stattests.engine import cycles, register
-from stattests.etest import combine, concentration, log_e, required_n
+from stattests.etest import concentration, log_e, required_n
+from stattests.sequential import prefix_test
 from stattests.streams import numpy_generator, torch_generator
 from stattests.subject import builtin
 
@@ -68,24 +70,18 @@ def crossings_of_cycles(verifier: str, step: int, runs: int, delta: float = 0.05
     subject, toy = builtin(verifier), problem("near", "2x2", 6)
     pilot = cycles(subject, toy, 20_000, torch_generator("calibration/pilot"))
     registered = register([pilot], delta)
-    laws = [toy.target_law(prefix) for prefix in registered.prefixes]
-    weights = [
-        concentration(int((law > 0).sum()), float(w), delta)
-        for law, w in zip(laws, registered.visit_probs, strict=True)
-    ]
-    counts = np.zeros((runs, len(laws), toy.vocab), dtype=np.int64)
+    test = prefix_test(toy, registered, delta)
+    prefixes = len(registered.prefixes)
+    counts = np.zeros((runs, prefixes * toy.vocab + 1), dtype=np.int64)  # the last: not registered
     crossed = np.zeros(runs, dtype=bool)
     for look in range(LOOKS):
         out = cycles(subject, toy, runs * step, torch_generator("calibration/cycles", look))
-        slot = torch.searchsorted(registered.hashes, out.hashes).clamp(max=len(laws) - 1)
-        hit = (registered.hashes[slot] == out.hashes) & (out.tokens >= 0)
-        run = (torch.arange(runs * step) // step)[:, None].expand_as(slot)
-        cell = (run * len(laws) + slot) * toy.vocab + out.tokens
-        counts += np.bincount(cell[hit].numpy(), minlength=counts.size).reshape(counts.shape)
+        run = (torch.arange(runs * step) // step)[:, None]
+        cells = (run * counts.shape[1] + registered.cells(out, toy.vocab)).flatten().numpy()
+        counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
         for i in np.flatnonzero(~crossed):
-            parts = zip(counts[i], laws, weights, strict=True)
-            crossed[i] = combine([log_e(x, p, c) for x, p, c in parts]) >= log(1 / LEVEL)
-    what = f"null, cycles of {verifier} on 2x2, {len(laws)} prefixes, {LOOKS} looks every {step}"
+            crossed[i] = test.log_e(counts[i, :-1].reshape(prefixes, -1)) >= log(1 / LEVEL)
+    what = f"null, cycles of {verifier} on 2x2, {prefixes} prefixes, {LOOKS} looks every {step}"
     return Calibration(what, runs, LEVEL, int(crossed.sum()))
 
 
@@ -125,8 +121,13 @@ def row(found: Calibration) -> str:
     )
 
 
-def main() -> int:
-    """Write the table; 1 if a promise is broken beyond chance."""
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def main(file: Path | None) -> None:
+    """Write the table to FILE, or to the screen.
+
+    Exit code 1 if a promise is broken beyond chance.
+    """
     torch.set_num_threads(1)
     lines = [
         "# Calibration of the e-test",
@@ -143,12 +144,12 @@ def main() -> int:
         lines.append(row(found))
         broken += found.interval[0] > found.promised
     text = "\n".join([*lines, ""])
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+    if file is None:
+        click.echo(text)
     else:
-        print(text)
-    return int(broken > 0)
+        file.write_text(text, encoding="utf-8")
+    sys.exit(int(broken > 0))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

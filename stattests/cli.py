@@ -22,7 +22,7 @@ from rich.table import Table
 
 from stattests import budget
 from stattests.gate import Report
-from stattests.verdict import Verdict, failing
+from stattests.verdict import Verdict
 from stattests.worker import certify_in_worker
 from univer import InputError, __version__
 
@@ -98,7 +98,7 @@ def certify(
         _write(json_file, json.dumps({**report.to_json(), "replay": replay}, indent=1))
     if junit is not None:
         _write(junit, junit_xml(report))
-    if report.verdict in (Verdict.BIASED, Verdict.BROKEN):
+    if report.verdict.failed:
         for file in write_failures(report, replay, failures):
             console.print(f"wrote {file}", highlight=False, soft_wrap=True)
     sys.exit(report.verdict.value)
@@ -191,7 +191,7 @@ def _print(console: Console, report: Report, replay: str) -> None:
 
 def junit_xml(report: Report) -> str:
     """The report as JUnit XML: one test case a layer and problem."""
-    failed = [result for result in report.results if failing(result)]
+    failed = [result for result in report.results if result.verdict.failed]
     suite = ElementTree.Element(
         "testsuite",
         name=f"univer certify {report.subject}",
@@ -220,7 +220,7 @@ def write_failures(report: Report, replay: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for result in report.results:
-        if failing(result):
+        if result.verdict.failed:
             name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{result.layer}-{result.case}")
             data = {
                 "verifier": report.subject,

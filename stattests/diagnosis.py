@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, log
+from math import log
 from typing import Any
 
 import numpy as np
@@ -83,19 +83,20 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
         return sum(_log_likelihood(x, law) for x, law in zip(counts, laws, strict=True))
 
     baseline = max(map(explained, whole))
-    scored: dict[str, tuple[float, Match]] = {}
+    scored = []
     for key in known():
         name, _, verifier = key.partition("@")
-        if name not in rows:
-            continue
-        likelihood = explained(key)
-        # Another verifier's fault must explain clearly more than the fault where it is known.
-        score = likelihood - (LEAST_MARGIN if verifier else 0.0)
-        if score - baseline >= max(LEAST_MARGIN, scored.get(name, (-inf,))[0] - baseline):
+        if name in rows:
+            likelihood = explained(key)
+            # Another verifier's fault must explain clearly more than the fault where it is known.
+            score = likelihood - (LEAST_MARGIN if verifier else 0.0)
             says = rows[name].says + (f" (there: in {rows[name].base})" if verifier else "")
-            scored[name] = score, Match(name, says, likelihood, likelihood - baseline)
-    best = sorted(scored.values(), key=lambda pair: -pair[0])
-    return [match for _, match in best[:most]]
+            scored.append((score, Match(name, says, likelihood, likelihood - baseline)))
+    best: dict[str, Match] = {}
+    for score, match in sorted(scored, key=lambda pair: -pair[0]):
+        if score - baseline >= LEAST_MARGIN:
+            best.setdefault(match.name, match)
+    return list(best.values())[:most]
 
 
 def smallest_problem(subject: Subject) -> Problem | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stattests import budget
 from stattests.answers import Decisions
+from stattests.exact import tree_rows
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from stattests.subject import Subject
 from stattests.verdict import ContractError, Reason
@@ -81,21 +82,13 @@ def draw(
         present = columns(tokens, table.nodes)[..., None] >= 0
         children = torch.where(present, drawn.view(batch, *table.slots.ids.shape), -1)
         set_columns(tokens, table.slots, children)
-        set_columns(hashes, table.slots, extend_hash(above, _names(own, children)))
-    pairs = problem.pair_of(hashes)
-    inner = columns(pairs, indices(topology, pairs.device).internal)
-    rows = (_rows(target, pairs), _rows(draft, inner))
-    return Drawn(tokens, hashes, *rows, renamed)
+        set_columns(hashes, table.slots, extend_hash(above, translated(own, children)))
+    return Drawn(tokens, hashes, *tree_rows(problem, hashes, (target, draft)), renamed)
 
 
-def _rows(pool: Tensor, pairs: Tensor) -> Tensor:
-    """The laws [B, n, V] of these pairs [B, n]."""
-    return pool.index_select(0, pairs.flatten()).view(*pairs.shape, -1)
-
-
-def _names(own: Tensor, tokens: Tensor) -> Tensor:
-    """Tokens by their own names; -1 stays -1."""
-    return torch.where(tokens >= 0, own.take(tokens.clamp(min=0)), -1)
+def translated(names: Tensor, tokens: Tensor) -> Tensor:
+    """names[tokens], where -1 stays -1."""
+    return torch.where(tokens >= 0, names.take(tokens.clamp(min=0)), -1)
 
 
 def check_children(drawn: Any, rows: int, arity: int, vocab: int) -> Tensor:
@@ -143,7 +136,8 @@ def emitted(problem: Problem, drawn: Drawn, decisions: Decisions) -> Emitted:
     root = torch.zeros(len(nodes), 1, dtype=torch.int64)
     at = torch.cat([root, nodes], 1)  # the node after which each token was emitted
     hashes = drawn.hashes.gather(1, at.clamp(min=0))
-    tokens = _names(own, torch.where(nodes >= 0, drawn.tokens.gather(1, nodes.clamp(min=0)), -1))
+    kept = torch.where(nodes >= 0, drawn.tokens.gather(1, nodes.clamp(min=0)), -1)
+    tokens = translated(own, kept)
     tokens = torch.cat([tokens, torch.full_like(root, -1)], 1)
     tokens = tokens.scatter(1, num_accepted[:, None], own.take(decisions.next_token)[:, None])
     return Emitted(hashes, tokens, num_accepted)
@@ -184,13 +178,16 @@ class Register:
     hashes: Tensor
     visit_probs: NDArray[np.float64]
 
-    def counts(self, out: Emitted, vocab: int) -> NDArray[np.int64]:
-        """How often each token followed each registered prefix, [R, V]."""
+    def cells(self, out: Emitted, vocab: int) -> Tensor:
+        """The cell, prefix x V + token, of each emitted token, [B, D + 1]; R V if there is none."""
         slot = torch.searchsorted(self.hashes, out.hashes).clamp(max=len(self.hashes) - 1)
         hit = (self.hashes.take(slot) == out.hashes) & (out.tokens >= 0)
+        return torch.where(hit, slot * vocab + out.tokens, len(self.hashes) * vocab)
+
+    def counts(self, out: Emitted, vocab: int) -> NDArray[np.int64]:
+        """How often each token followed each registered prefix, [R, V]."""
         size = len(self.hashes) * vocab
-        cells = torch.where(hit, slot * vocab + out.tokens, size)  # the last cell: not registered
-        counted = torch.bincount(cells.flatten(), minlength=size + 1)[:-1]
+        counted = torch.bincount(self.cells(out, vocab).flatten(), minlength=size + 1)[:-1]
         counts: NDArray[np.int64] = counted.view(-1, vocab).numpy()
         return counts
 

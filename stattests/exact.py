@@ -28,6 +28,7 @@ from torch import Tensor
 
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from univer import DraftTree, Topology
+from univer.indices import columns, indices
 
 MAX_TREES = 2000
 
@@ -102,11 +103,21 @@ def node_hashes(topology: Topology, tokens: Tensor) -> Tensor:
     return hashes
 
 
-def tree_rows(problem: Problem, hashes: Tensor) -> tuple[Tensor, Tensor]:
-    """target_probs [B, N, V] and draft_probs [B, I, V]; absent nodes have some law of the pool."""
-    target, draft = problem.pool
+def tree_rows(
+    problem: Problem, hashes: Tensor, pool: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """target_probs [B, N, V] and draft_probs [B, I, V]; absent nodes have some law of the pool.
+
+    `pool` stands for the problem's own where its tokens have other names.
+    """
+    target, draft = problem.pool if pool is None else pool
     pairs = problem.pair_of(hashes)
-    return target[pairs], draft[pairs[:, list(problem.topology.internal)]]
+    inner = columns(pairs, indices(problem.topology, pairs.device).internal)
+
+    def rows(laws: Tensor, at: Tensor) -> Tensor:
+        return laws.index_select(0, at.flatten()).view(*at.shape, -1)
+
+    return rows(target, pairs), rows(draft, inner)
 
 
 def node_prefix(topology: Topology, tokens: list[int], node: int) -> Prefix:

@@ -35,7 +35,7 @@ from stattests.etest import required_n
 from stattests.problems import Problem
 from stattests.streams import seed_globals, torch_generator
 from stattests.subject import Subject
-from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict, failing
+from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
 from univer import InputError
 from univer import __version__ as version
 
@@ -278,7 +278,7 @@ def _layers(
             start = time.monotonic()
             given = layer(subject, problem, run)
             for found in given if isinstance(given, Iterator) else [given]:
-                if found is not None and failing(found):
+                if found is not None and found.verdict.failed:
                     found.extra["problem"] = problem.to_json()
                 if found is not None and name == "L3":
                     clock.cycles += found.n
@@ -344,7 +344,7 @@ def _conclude(
 
 def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str) -> str:
     sampled = [r for r in results if r.layer == "L3" and r.verdict is Verdict.CERTIFIED]
-    if not sampled or verdict in (Verdict.BIASED, Verdict.BROKEN):
+    if not sampled or verdict.failed:
         return "nothing was certified"
     largest = max(r.log10_e or 0.0 for r in sampled)
     total = sum(r.n for r in sampled)

@@ -70,22 +70,19 @@ def _judge_law(
             findings=_exact_findings(law),
             **numbers,
         )
-    if subject.claims is not None:
-        drafting = VERIFIERS[subject.claims].drafting
-        if drafting == subject.drafting:
-            promised = exact_law(
-                problem, drafting, partial(stop_law, subject.claims)
-            ).expected_accepted
-            if law.expected_accepted < promised - budget.LENGTH_TOLERANCE:
-                return CaseResult(
-                    problem.name,
-                    layer,
-                    Verdict.BROKEN,
-                    Reason.SHORTER,
-                    f"accepts {law.expected_accepted:.6f} tokens a cycle;"
-                    f" {subject.claims} accepts {promised:.6f}",
-                    **numbers,
-                )
+    if subject.measure is not None:
+        drafting, claimed = VERIFIERS[subject.measure].drafting, partial(stop_law, subject.measure)
+        promised = exact_law(problem, drafting, claimed).expected_accepted
+        if law.expected_accepted < promised - budget.LENGTH_TOLERANCE:
+            return CaseResult(
+                problem.name,
+                layer,
+                Verdict.BROKEN,
+                Reason.SHORTER,
+                f"accepts {law.expected_accepted:.6f} tokens a cycle;"
+                f" {subject.measure} accepts {promised:.6f}",
+                **numbers,
+            )
     return passed(problem.name, layer, f"joint TV {tv:.2g}", **numbers)
 
 
@@ -156,9 +153,7 @@ def lx(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
 
 def length(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
     """Accepted tokens against the claimed verifier's exact expectation on the very same trees."""
-    if subject.claims is None:
-        return None
-    if VERIFIERS[subject.claims].drafting != subject.drafting:
+    if subject.measure is None:
         return None
     generator = torch_generator(f"length/{problem.name}", root=run.root)
     size = trees_a_call(subject, problem)
@@ -167,11 +162,11 @@ def length(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
     for _ in range(8):
         drawn = draw(subject, problem, size, generator, rename(problem, generator))
         accepted = depths[decide(subject, problem, drawn, generator).stop]
-        tree_law = stop_law(subject.claims, drawn.as_tree(problem), drawn.target, drawn.draft)
+        tree_law = stop_law(subject.measure, drawn.as_tree(problem), drawn.target, drawn.draft)
         shortfalls.append(tree_law.expected_accepted - accepted)
     gap = torch.cat(shortfalls)
     mean, error = float(gap.mean()), float(gap.std() / len(gap) ** 0.5) + TINY
-    detail = f"{-mean:+.5f} +- {error:.5f} accepted tokens a cycle against {subject.claims}"
+    detail = f"{-mean:+.5f} +- {error:.5f} accepted tokens a cycle against {subject.measure}"
     if mean > budget.LENGTH_SIGMAS * error:
         return CaseResult(
             problem.name, "length", Verdict.BROKEN, Reason.SHORTER, detail, n=len(gap)

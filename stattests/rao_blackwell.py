@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from stattests import budget
-from stattests.engine import Drawn, cycles, draw, register, rename, trees_a_call
+from stattests.engine import Drawn, cycles, draw, register, rename, translated, trees_a_call
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
 from stattests.verdict import CaseResult, Reason, Run, Verdict
-from univer import VERIFIERS, StopLaw, Topology, stop_law
+from univer import StopLaw, Topology, stop_law
 
 BETS = torch.tensor([sign * 2.0**-k for sign in (1, -1) for k in range(1, 10)]).double()
 
@@ -62,8 +62,7 @@ def next_masses(
 
 def _in_own_names(drawn: Drawn, law: StopLaw) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens and the law of the decision under the tokens' own names, in float64."""
-    own = drawn.renamed.argsort()
-    tokens = torch.where(drawn.tokens >= 0, own[drawn.tokens.clamp(min=0)], -1)
+    tokens = translated(drawn.renamed.argsort(), drawn.tokens)
     return tokens, law.stop_probs.double(), law.next_token_probs().double()[..., drawn.renamed]
 
 
@@ -117,8 +116,6 @@ def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
     registered = register([pilot], run.delta, budget.MAX_PREFIXES)
     laws = [problem.target_law(prefix) for prefix in registered.prefixes]
     bets = _start(torch.from_numpy(np.array(laws)))
-    claimed = VERIFIERS.get(str(subject.claims))
-    compare = claimed is not None and claimed.drafting == subject.drafting
     short, value = 0.0, 0.0
     path: list[tuple[int, float]] = []
 
@@ -147,8 +144,8 @@ def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
         for prefix, hashed in enumerate(registered.hashes):
             at = (drawn.hashes == hashed)[..., None]
             bets.add(prefix, torch.where(at, masses, 0.0).sum(1))
-        if compare:
-            due = stop_law(str(subject.claims), drawn.as_tree(problem), drawn.target, drawn.draft)
+        if subject.measure is not None:
+            due = stop_law(subject.measure, drawn.as_tree(problem), drawn.target, drawn.draft)
             short += float((due.expected_accepted - law.expected_accepted).sum())
         value = bets.log_e()
         path.append((bets.n, value / log(10)))
@@ -156,8 +153,8 @@ def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
             worst = float(bets.total.abs().max()) / bets.n
             detail = f"some token after some prefix is off by {worst:.2g} over {bets.n} trees"
             return result(Verdict.BIASED, Reason.EVIDENCE, detail)
-    if compare and short / max(bets.n, 1) > budget.LENGTH_TOLERANCE:
-        detail = f"accepts {short / bets.n:.6f} tokens a cycle fewer than {subject.claims}"
+    if short / max(bets.n, 1) > budget.LENGTH_TOLERANCE:
+        detail = f"accepts {short / bets.n:.6f} tokens a cycle fewer than {subject.measure}"
         return result(Verdict.BROKEN, Reason.SHORTER, detail)
     if bets.n < most:
         return result(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, f"{bets.n} of {most} trees")

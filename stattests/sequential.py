@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import inf, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from stattests import budget
@@ -28,71 +29,147 @@ from stattests.etest import combine, concentration, log_e, required_n
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
-from stattests.verdict import CaseResult, PrefixFinding, Reason, Run, Verdict, failing, passed
+from stattests.verdict import CaseResult, PrefixFinding, Reason, Run, Verdict, passed
 
 SHOWN = 5  # prefixes that a passing case keeps
 PATH_POINTS = 100  # looks at log E that a report keeps
 
 
+@dataclass(frozen=True)
+class PrefixTest:
+    """The e-test at every registered prefix: null laws, cells with p > 0, concentrations."""
+
+    laws: list[NDArray[np.float64]]
+    cells: list[int]
+    weights: list[float]
+
+    def log_e(self, counts: NDArray[np.int64]) -> float:
+        """The log E of counts [R, V], all prefixes combined."""
+        rows = zip(counts, self.laws, self.weights, strict=True)
+        return combine([log_e(x, p, c) for x, p, c in rows])
+
+
+def prefix_test(problem: Problem, registered: Register, delta: float) -> PrefixTest:
+    """The test that bets on a joint bias of TV delta at each registered prefix."""
+    laws = [problem.target_law(prefix) for prefix in registered.prefixes]
+    cells = [int((law > 0).sum()) for law in laws]
+    weights = [
+        concentration(k, float(w), delta) if k > 1 else 1.0
+        for k, w in zip(cells, registered.visit_probs, strict=True)
+    ]
+    return PrefixTest(laws, cells, weights)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Where sampling stopped and why; path: (n, log10 E) at each look."""
+
+    verdict: Verdict
+    reason: Reason
+    detail: str
+    n: int
+    log10_e: float
+    path: list[tuple[int, float]]
+
+    def as_case(self, case: str, layer: str, needed: int, **more: Any) -> CaseResult:
+        """The result of a case of which `needed` cycles were planned."""
+        return CaseResult(
+            case,
+            layer,
+            self.verdict,
+            self.reason,
+            self.detail,
+            n=self.n,
+            n_required=needed,
+            log10_e=self.log10_e,
+            **more,
+        )
+
+
+def _sample(
+    problem: Problem,
+    run: Run,
+    needed: int,
+    cycles_after: Callable[[int], Emitted],
+    log_e_with: Callable[[Emitted], float],
+    holds: str,
+) -> Stopped:
+    """Sample until log E crosses, a forbidden token comes, or all that is needed was seen.
+
+    Args:
+        problem: whose target may forbid tokens.
+        run: its false-alarm rate and deadline.
+        needed: cycles that are enough.
+        cycles_after: the next batch, given how many cycles there were.
+        log_e_with: counts a batch and gives the log E of all counts.
+        holds: what is said when nothing was found.
+    """
+    n, value = 0, 0.0
+    path: list[tuple[int, float]] = []
+
+    def stopped(verdict: Verdict, reason: Reason, detail: str) -> Stopped:
+        return Stopped(verdict, reason, detail, n, value / log(10), path)
+
+    while n < needed:
+        if time.monotonic() > run.deadline:
+            detail = f"{n} of {needed} cycles"
+            return stopped(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail)
+        out = cycles_after(n)
+        n += len(out.tokens)
+        value = log_e_with(out)
+        if (found := forbidden(problem, out)) is not None:
+            value = inf
+            last = out.tokens[found[0], : found[1] + 1].tolist()
+            detail = f"the last token of {last} has probability 0"
+            return stopped(Verdict.BIASED, Reason.FORBIDDEN_TOKEN, detail)
+        path.append((n, value / log(10)))
+        if value >= log(1 / run.alpha):
+            detail = f"log10 E = {value / log(10):.1f} after {n} cycles"
+            return stopped(Verdict.BIASED, Reason.EVIDENCE, detail)
+    return stopped(Verdict.CERTIFIED, Reason.ALL_PASSED, holds)
+
+
 def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> CaseResult:
     """Sampled cycles against the target's law at every registered prefix, sequentially."""
     registered = register(pilot, run.delta, budget.MAX_PREFIXES)
-    targets = [problem.target_law(prefix) for prefix in registered.prefixes]
-    cells = [int((law > 0).sum()) for law in targets]
-    visits = registered.visit_probs
-    alpha = run.alpha / (2 * len(targets))  # one prefix alone must be able to speak
+    test = prefix_test(problem, registered, run.delta)
+    alpha = run.alpha / (2 * len(test.laws))  # one prefix alone must be able to speak
     needed = max(
         (
             required_n(k, run.delta, alpha, budget.BETA, float(w))
-            for k, w in zip(cells, visits, strict=True)
+            for k, w in zip(test.cells, registered.visit_probs, strict=True)
             if k > 1
         ),
         default=budget.BATCH,
     )
-    weights = [
-        concentration(k, float(w), run.delta) if k > 1 else 1.0
-        for k, w in zip(cells, visits, strict=True)
-    ]
-    counts = np.zeros((len(targets), problem.vocab), dtype=np.int64)
+    counts = np.zeros((len(test.laws), problem.vocab), dtype=np.int64)
     generator = torch_generator(f"L3/{problem.name}", batch=1, root=run.root)
     largest = trees_a_call(subject, problem)
-    n, value, verdict, reason = 0, 0.0, Verdict.CERTIFIED, Reason.ALL_PASSED
-    detail = f"no TV >= {run.delta:g} at a prefix"
-    path: list[tuple[int, float]] = []
-    while n < needed:
-        if time.monotonic() > run.deadline:
-            verdict, reason = Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME
-            detail = f"{n} of {needed} cycles"
-            break
+
+    def cycles_after(n: int) -> Emitted:
         # A small odd batch first.
         size = min(largest, needed - n) if n else min(largest, 37)
-        out = cycles(subject, problem, size, generator)
-        n += size
+        return cycles(subject, problem, size, generator)
+
+    def log_e_with(out: Emitted) -> float:
+        nonlocal counts
         counts += registered.counts(out, problem.vocab)
-        if (found := forbidden(problem, out)) is not None:
-            verdict, reason, value = Verdict.BIASED, Reason.FORBIDDEN_TOKEN, inf
-            emitted_ = out.tokens[found[0], : found[1] + 1].tolist()
-            detail = f"the last token of {emitted_} has probability 0"
-            break
-        value = combine([log_e(x, p, c) for x, p, c in zip(counts, targets, weights, strict=True)])
-        path.append((n, value / log(10)))
-        if value >= log(1 / run.alpha):
-            verdict, reason = Verdict.BIASED, Reason.EVIDENCE
-            detail = f"log10 E = {value / log(10):.1f} after {n} cycles"
-            break
-    result = CaseResult(
+        return test.log_e(counts)
+
+    holds = f"no TV >= {run.delta:g} at a prefix"
+    end = _sample(problem, run, needed, cycles_after, log_e_with, holds)
+    findings = _findings(registered, test.laws, counts)
+    return end.as_case(
         problem.name,
         "L3",
-        verdict,
-        reason,
-        detail,
-        n=n,
-        n_required=needed,
-        log10_e=value / log(10),
-        findings=_findings(registered, targets, counts),
-        extra={"prefixes": len(targets), "batches": len(path), "path": _thinned(path)},
+        needed,
+        findings=findings if end.verdict.failed else findings[:SHOWN],
+        extra={
+            "prefixes": len(test.laws),
+            "batches": len(end.path),
+            "path": _thinned(end.path),
+        },
     )
-    return result if failing(result) else replace(result, findings=result.findings[:SHOWN])
 
 
 def _thinned(path: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -146,38 +223,25 @@ def wide(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     c = concentration(len(null), 1.0, budget.WIDE_DELTA)
     generator = torch_generator(f"wide/{problem.name}", root=run.root)
     renamed = rename(problem, generator)  # once: what clings to some ids must not average out
-    counts, n, value = np.zeros(len(null), dtype=np.int64), 0, 0.0
+    counts = np.zeros(len(null), dtype=np.int64)
 
-    def result(verdict: Verdict, reason: Reason, detail: str) -> CaseResult:
-        return CaseResult(
-            problem.name,
-            "wide",
-            verdict,
-            reason,
-            detail,
-            n=n,
-            n_required=needed,
-            log10_e=value / log(10),
-            extra={"counts": counts.tolist(), "expected": (null * n).tolist()},
-        )
-
-    while n < needed and time.monotonic() < run.deadline:
+    def cycles_after(n: int) -> Emitted:
         drawn = draw(subject, problem, min(budget.WIDE_BATCH, needed - n), generator, renamed)
-        out = emitted(problem, drawn, decide(subject, problem, drawn, generator))
-        n += len(out.tokens)
+        return emitted(problem, drawn, decide(subject, problem, drawn, generator))
+
+    def log_e_with(out: Emitted) -> float:
+        nonlocal counts
         counts += np.bincount(group[out.tokens[:, 0]], minlength=len(null))
-        if forbidden(problem, out) is not None:
-            value = inf
-            detail = "a token of probability 0 was emitted"
-            return result(Verdict.BIASED, Reason.FORBIDDEN_TOKEN, detail)
-        value = log_e(counts, null, c)
-        if value >= log(1 / run.alpha):
-            detail = f"log10 E = {value / log(10):.1f} after {n} cycles"
-            return result(Verdict.BIASED, Reason.EVIDENCE, detail)
-    if n < needed:
-        return result(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, f"{n} of {needed} cycles")
-    detail = f"no TV >= {budget.WIDE_DELTA:g} of the first token over {problem.vocab:,} tokens"
-    return result(Verdict.CERTIFIED, Reason.ALL_PASSED, detail)
+        return log_e(counts, null, c)
+
+    holds = f"no TV >= {budget.WIDE_DELTA:g} of the first token over {problem.vocab:,} tokens"
+    end = _sample(problem, run, needed, cycles_after, log_e_with, holds)
+    return end.as_case(
+        problem.name,
+        "wide",
+        needed,
+        extra={"counts": counts.tolist(), "expected": (null * end.n).tolist()},
+    )
 
 
 def pairs(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:

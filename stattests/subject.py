@@ -76,23 +76,26 @@ class Subject:
         """The name of its draft law; None for its own drafter."""
         return self.drafting if isinstance(self.drafting, str) else None
 
+    @property
+    def measure(self) -> str | None:
+        """The claimed verifier, if its length can be compared: on trees drawn by one law."""
+        if self.claims is None or VERIFIERS[self.claims].drafting != self.drafting:
+            return None
+        return self.claims
+
     def decide(
         self, topology: Topology, tokens: Tensor, target: Tensor, draft: Tensor, uniforms: Tensor
     ) -> Decisions:
         """Its decisions, checked. Inputs are copied first: they stay what they are here."""
-        given = None if self.own_randomness else uniforms
+        vocab, numbers = target.shape[2], None if self.own_randomness else uniforms
         if self.batched:
-            return self._decide_batch(topology, tokens, target, draft, given)
-        rows = [
-            self._decide_one(
-                topology,
-                tokens[b].numpy(),
-                target[b].numpy(),
-                draft[b].numpy(),
-                None if given is None else given[b].numpy(),
-            )
-            for b in range(len(tokens))
-        ]
+            out = self._ask(DraftTree, topology, tokens, target, draft, numbers)
+            return check_output(out, topology, tokens, vocab)
+        rows = []
+        for b, ids in enumerate(tokens.numpy()):
+            eta = None if numbers is None else numbers[b].numpy()
+            out = self._ask(SingleTree, topology, ids, target[b].numpy(), draft[b].numpy(), eta)
+            rows.append(check_single(out, topology, ids, vocab))
         stop, next_token = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         return Decisions(torch.from_numpy(stop.copy()), torch.from_numpy(next_token.copy()))
 
@@ -111,30 +114,12 @@ class Subject:
         finally:
             self.on_call(False)
 
-    def _decide_batch(
-        self,
-        topology: Topology,
-        tokens: Tensor,
-        target: Tensor,
-        draft: Tensor,
-        uniforms: Tensor | None,
-    ) -> Decisions:
-        own = (tokens, target, draft, uniforms)
-        given: list[Any] = [None if part is None else part.clone() for part in own]
-        tree = DraftTree(topology, given[0])
-        out = self.call(self.verify, tree, given[1], given[2], uniforms=given[3])
+    def _ask(self, make_tree: Callable[..., Any], topology: Topology, *own: Any) -> Any:
+        """What it returns for copies of tokens, target, draft and uniforms."""
+        tokens, target, draft, uniforms = given = [_copy(part) for part in own]
+        out = self.call(self.verify, make_tree(topology, tokens), target, draft, uniforms=uniforms)
         self._look_again(own, given)
-        return check_output(out, topology, tokens, target.shape[2])
-
-    def _decide_one(
-        self, topology: Topology, tokens: Any, target: Any, draft: Any, uniforms: Any
-    ) -> tuple[int, int]:
-        own = (tokens, target, draft, uniforms)
-        given = [None if part is None else part.copy() for part in own]
-        tree = SingleTree(topology, given[0])
-        out = self.call(self.verify, tree, given[1], given[2], uniforms=given[3])
-        self._look_again(own, given)
-        return check_single(out, topology, tokens, target.shape[1])
+        return out
 
     def law(self, topology: Topology, tokens: Tensor, target: Tensor, draft: Tensor) -> StopLaw:
         """Its own stop law of B trees, checked; in the type that it computes in."""
@@ -154,9 +139,12 @@ class Subject:
                 seen = f"stop_law returned {type(out).__name__}; expected (stop, next token) laws"
                 raise ContractError(Reason.REFUSED_RETURN, seen)
             rows.append(check_law([out[0]], [out[1]], (1, *target.shape[1:]), topology))
-        stop = torch.cat([row.stop_probs for row in rows])
+        stop, length = (
+            torch.cat([getattr(row, part) for row in rows])
+            for part in ("stop_probs", "expected_accepted")
+        )
         given = torch.cat([row.next_token_probs() for row in rows])
-        return check_law(stop, given, target.shape, topology)
+        return StopLaw(stop, lambda: given, length)
 
     def _look_again(self, own: Sequence[Any], given: Sequence[Any]) -> None:
         """Compare what was given, now and to the call watched before this one, with our own."""
@@ -168,6 +156,12 @@ class Subject:
             if not same(mine, theirs):
                 raise ContractError(Reason.CHANGED_INPUTS, f"{name} was changed in place by verify")
         self._watched = pairs
+
+
+def _copy(part: Any) -> Any:
+    if part is None:
+        return None
+    return part.clone() if isinstance(part, Tensor) else part.copy()
 
 
 @dataclass(frozen=True)

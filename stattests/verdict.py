@@ -16,6 +16,11 @@ class Verdict(Enum):
     BROKEN = 2  # the contract is broken: nothing can be said of the law, or of the length
     INCONCLUSIVE = 3  # time or draws ran out first; not a pass
 
+    @property
+    def failed(self) -> bool:
+        """Whether something wrong was found."""
+        return self in (Verdict.BIASED, Verdict.BROKEN)
+
 
 class Reason(Enum):
     """Why a verdict was reached."""
@@ -95,11 +100,6 @@ class Run:
     delta: float
     root: int
     deadline: float = inf
-
-
-def failing(result: CaseResult) -> bool:
-    """Whether a case found something wrong."""
-    return result.verdict in (Verdict.BIASED, Verdict.BROKEN)
 
 
 def passed(case: str, layer: str, detail: str, **numbers: Any) -> CaseResult:

@@ -31,6 +31,13 @@ from univer.topology import Topology
 Rows = Callable[[Columns], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
 
 
+def present_nodes(tokens: Tensor) -> Tensor:
+    """Which nodes are in each tree, [B, N]; the root is, whatever its token."""
+    present = tokens >= 0
+    present[:, 0] = True
+    return present
+
+
 @dataclass(frozen=True)
 class Judged:
     """What the laws of B trees say: acceptance [B, N] a node; residual [B, n, V] a layer."""
@@ -60,8 +67,7 @@ def judge(
     batch = tokens.shape[0]
     scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
     acceptance = torch.ones_like(scale)
-    present = tokens >= 0
-    present[:, 0] = True  # whatever its token
+    present = present_nodes(tokens)
     residuals = []
     for layer in indices(topology, tokens.device).layers:
         nodes, slots = layer.nodes, layer.slots

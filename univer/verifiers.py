@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from univer.allocation import ALLOCATION
-from univer.composition import COMPOSITION, Judged, Rows, judge, next_token_weights
+from univer.composition import (
+    COMPOSITION,
+    Judged,
+    Rows,
+    judge,
+    next_token_weights,
+    present_nodes,
+)
 from univer.drafting import DRAFTING, DraftTree, check_tokens
 from univer.errors import (
     InputError,
@@ -138,20 +145,13 @@ def _check_shapes(
     return verifier
 
 
-def _present(tree: DraftTree) -> Tensor:
-    """Which nodes are in each tree, [B, N]; the root is, whatever its token."""
-    present = tree.tokens >= 0
-    present[:, 0] = True
-    return present
-
-
 def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
 ) -> tuple[Verifier, Rows, Rows]:
     """Check the input of `verify` and `stop_law`; return the rule and its rows of laws."""
     verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
-    present = _present(tree)
+    present = present_nodes(tree.tokens)
     everywhere = node_in_tree(range(topology.num_nodes))
     check_prob_rows("target_probs", target_probs, present, everywhere)
     if topology.internal:
@@ -298,7 +298,7 @@ def verify_logits(
     topology = tree.topology
     inner = indices(topology, tree.tokens.device).internal
     if topology.internal:
-        present, place = columns(_present(tree), inner), node_in_tree(topology.internal)
+        present, place = columns(present_nodes(tree.tokens), inner), node_in_tree(topology.internal)
         check_logit_rows("target_logits", columns(target_logits, inner), present, place)
         check_logit_rows("draft_logits", draft_logits, present, place)
     batch, nodes = tree.tokens.shape

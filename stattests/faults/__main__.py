@@ -21,7 +21,6 @@ from stattests.faults.catch import (
     let_pass,
 )
 from stattests.faults.lookalikes import LOOK_ALIKES
-from stattests.verdict import Verdict
 
 
 def row(found: Caught, kind: str) -> str:
@@ -67,11 +66,11 @@ def main(file: Path | None, nightly: bool, only_laws: bool) -> None:
     for fault in track(ANSWERING, "faults", console=console):
         for found in catch(fault, least):
             lines.append(row(found, fault.kind))
-            if found.verdict not in (Verdict.BIASED, Verdict.BROKEN):
+            if not found.verdict.failed:
                 wrong.append(f"missed: {fault.name} ({found.layer})")
     for specimen in track(LOOK_ALIKES, "look-alikes", console=console):
         results = let_pass(specimen)
-        bad = [r for r in results if r.verdict in (Verdict.BIASED, Verdict.BROKEN)]
+        bad = [r for r in results if r.verdict.failed]
         shown = bad[0] if bad else results[-1]
         lines.append(row(shown, "look-alike"))
         wrong += [f"accused: {specimen.name} ({r.layer}: {r.detail})" for r in bad]

@@ -94,7 +94,7 @@ def catch(fault: Fault, least: float = SAMPLED_TV) -> list[Caught]:
             results.append(
                 CaseResult(toy.name, "contract", Verdict.BROKEN, error.reason, error.seen)
             )
-        seen = [r for r in results if r.verdict in (Verdict.BIASED, Verdict.BROKEN)]
+        seen = [r for r in results if r.verdict.failed]
         if seen:
             return [_caught(fault, seen[0], None)]
     return [_caught(fault, results[-1], None)]

@@ -63,11 +63,8 @@ def variants(fault: Fault) -> Iterator[Fault]:
     drafting = VERIFIERS[fault.base].drafting
     for name, row in VERIFIERS.items():
         if row.drafting == drafting:
-            yield (
-                fault
-                if name == fault.base
-                else replace(fault, name=f"{fault.name}@{name}", base=name)
-            )
+            label = fault.name if name == fault.base else f"{fault.name}@{name}"
+            yield replace(fault, name=label, base=name)
 
 
 def compute(toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, list[Outputs]]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from stattests.answers import Decisions
+from stattests.engine import translated
 from stattests.etest import required_n
 from stattests.exact import (
     ExactLaw,
@@ -190,7 +191,7 @@ class _Renamed(Subject):
     ) -> Decisions:
         assert self.renamed is not None
         own = self.renamed.argsort()
-        seen = torch.where(tokens >= 0, self.renamed[tokens.clamp(min=0)], -1)
+        seen = translated(self.renamed, tokens)
         out = super().decide(topology, seen, target[..., own], draft[..., own], uniforms)
         return Decisions(out.stop, own[out.next_token])
 
