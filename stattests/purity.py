@@ -37,21 +37,27 @@ def contract(subject: Subject, problem: Problem, run: Run) -> CaseResult:
 
     everyone = torch.arange(size)
     first = ask(everyone)
+
+    def interferes(seen: str) -> ContractError:
+        """Rows see each other, unless the very first question now gets another answer as well."""
+        if _same(first, ask(everyone)):
+            return ContractError(Reason.ROWS_INTERFERE, seen)
+        return ContractError(Reason.NOT_DETERMINISTIC, f"{seen}; by now the first batch as well")
+
     if not subject.own_randomness:
         if not _same(first, ask(everyone)):
             raise ContractError(Reason.NOT_DETERMINISTIC, "two calls in a row gave two answers")
         other = torch.randperm(size, generator=generator)
         if not _same(_rows(first, other), ask(other)):
-            raise ContractError(Reason.ROWS_INTERFERE, "rows in another order gave other answers")
+            raise interferes("rows in another order gave other answers")
         ask(everyone[: size // 2])
         if not _same(first, ask(everyone)):
             raise ContractError(Reason.NOT_DETERMINISTIC, "a call in between changed the answer")
         for count in SIZES if subject.batched else (1,):
             some = torch.randperm(size, generator=generator)[:count]
             if not _same(_rows(first, some), ask(some)):
-                raise ContractError(
-                    Reason.ROWS_INTERFERE,
-                    f"a batch of {count} gives its rows other answers than a batch of {size}",
+                raise interferes(
+                    f"a batch of {count} gives its rows other answers than one of {size}"
                 )
         shifted = uniforms.roll(1, 0)  # trees that it has seen, with other numbers
         second, again = ask(everyone, shifted), torch.randperm(size, generator=generator)
