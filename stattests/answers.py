@@ -5,8 +5,10 @@ Letters: B trees, N nodes, V vocabulary, D depth.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +33,25 @@ def _refuse(seen: str) -> ContractError:
     return ContractError(Reason.REFUSED_RETURN, seen)
 
 
+Checked = TypeVar("Checked")
+
+
+def refusing(check: Callable[..., Checked]) -> Callable[..., Checked]:
+    """A check of a subject's answer: what the answer's own code raises is a refusal as well."""
+
+    @wraps(check)
+    def guarded(*arguments: Any) -> Checked:
+        try:
+            return check(*arguments)
+        except ContractError:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())[:200]
+            raise _refuse(f"looking at the answer raised {type(error).__name__}: {text}") from error
+
+    return guarded
+
+
 def _integers(out: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     value = getattr(out, name, None)
     if isinstance(value, np.ndarray):
@@ -44,6 +65,7 @@ def _integers(out: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     return value.detach().cpu().long()
 
 
+@refusing
 def check_output(out: Any, topology: Topology, tokens: Tensor, vocab: int) -> Decisions:
     """Check a batched answer against the trees it is about: shapes, one real path, ids in range."""
     batch, table = len(tokens), indices(topology, torch.device("cpu"))
@@ -86,6 +108,7 @@ def _integer(value: Any, what: str) -> int:
     raise _refuse(f"{what} is {type(value).__name__} {str(value)[:40]!r}; expected an integer")
 
 
+@refusing
 def check_single(out: Any, topology: Topology, tokens: Any, vocab: int) -> tuple[int, int]:
     """Check a one-at-a-time answer (accepted_nodes, next_token); return (stop node, token)."""
     if not isinstance(out, tuple | list) or len(out) != 2:
@@ -121,6 +144,7 @@ def _floats(name: str, value: Any) -> Tensor:
     return value
 
 
+@refusing
 def check_law(
     stop_probs: Any, next_token_probs: Any, shape: tuple[int, ...], topology: Topology
 ) -> StopLaw:

@@ -6,6 +6,7 @@ Exit codes: 0 CERTIFIED, 1 BIASED, 2 usage, bad input or BROKEN, 3 INCONCLUSIVE.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from stattests import budget
 from stattests.gate import Report
-from stattests.verdict import Verdict
+from stattests.verdict import CaseResult, HarnessError, Verdict
 from stattests.worker import certify_in_worker
 from univer import InputError, __version__
 
@@ -47,7 +48,12 @@ def main() -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML here.")
 @click.option("--max-minutes", default=budget.DEFAULT_MINUTES, help="Run what fits into this time.")
-@click.option("--seed", default=budget.ROOT_SEED, help="Root of all random streams; replays a run.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=budget.ROOT_SEED,
+    help="Root of all random streams; replays a run.",
+)
 @click.option("--timeout", default=budget.DEFAULT_TIMEOUT, help="Seconds one call may take.")
 @click.option("--topology", help="Adds problems on your tree: 2x5, eagle, chain:4, ...")
 @click.option("--vocab", type=int, help="Adds problems of this vocabulary.")
@@ -77,8 +83,10 @@ def certify(
     console = Console(stderr=False)
     try:
         for name, file in (("--json", json_file), ("--junit", junit)):
-            if file is not None and not file.absolute().parent.is_dir():
-                raise InputError(f"{name}: there is no folder {file.absolute().parent}.")
+            if file is not None:
+                _check_file(name, file)
+        if failures.exists() and not failures.is_dir():
+            raise InputError(f"--failures: {failures} is not a folder; give the name of one.")
         report = _watched(
             console,
             verifier,
@@ -92,16 +100,39 @@ def certify(
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except HarnessError as error:
+        click.echo(
+            f"error: the certification itself failed, which is no verdict: {error}", err=True
+        )
+        sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("interrupted: no verdict", err=True)
+        sys.exit(INTERRUPTED)
     replay = replay_command(report, topology, vocab)
     _print(console, report, replay)
-    if json_file is not None:
-        _write(json_file, json.dumps({**report.to_json(), "replay": replay}, indent=1))
-    if junit is not None:
-        _write(junit, junit_xml(report))
-    if report.verdict.failed:
-        for file in write_failures(report, replay, failures):
-            console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+    try:
+        if json_file is not None:
+            _write(json_file, json.dumps({**report.to_json(), "replay": replay}, indent=1))
+        if junit is not None:
+            _write(junit, junit_xml(report))
+        if report.verdict.failed:
+            for file in write_failures(report, replay, failures):
+                console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+    except OSError as error:
+        click.echo(f"error: cannot write {error.filename}: {error.strerror}.", err=True)
+        sys.exit(report.verdict.value or 2)
     sys.exit(report.verdict.value)
+
+
+def _check_file(option: str, file: Path) -> None:
+    """Refuse before the work what could not be written after it."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{option}: there is no folder {folder}.")
+    if file.is_dir():
+        raise InputError(f"{option}: {file} is a folder; give the name of a file.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{option}: the folder {folder} cannot be written to.")
 
 
 def _watched(console: Console, verifier: str, **options: Any) -> Report:
@@ -134,6 +165,7 @@ def replay_command(report: Report, topology: str | None, vocab: int | None) -> s
     return " ".join(parts)
 
 
+INTERRUPTED = 130  # what shells expect after Ctrl-C: no verdict
 COLOURS = {"CERTIFIED": "green", "BIASED": "red", "BROKEN": "red", "INCONCLUSIVE": "yellow"}
 
 
@@ -159,19 +191,14 @@ def _print(console: Console, report: Report, replay: str) -> None:
     quiet = Counter(r.layer for r in report.results if r not in shown)
     layers = ", ".join(f"{layer} {count}" for layer, count in quiet.items())
     lines = [f"{quiet.total()} further checks passed ({layers})"]
-    for result in report.results:
-        if result.verdict is Verdict.BIASED and result.findings:
-            worst = result.findings[0]
-            tokens = ", ".join(
-                f"{token}: {seen:.4f} for {due:.4f}" for token, seen, due in worst.tokens
-            )
-            lines.append(f"where: after {list(worst.prefix)}, tokens {tokens}")
-            break
+    lines += [_where(result) for result in report.results if _shows_where(result)][:1]
     for match in report.matches:
         lines.append(
             f"looks like: {match.name} ({match.says.rstrip('.')}), log likelihood"
             f" {match.margin:+.0f} against no fault"
         )
+    if report.verdict is Verdict.BIASED and not report.matches:
+        lines.append("looks like: no fault of the catalogue explains it better than none")
     if report.pytest is not None:
         lines += ["smallest toy that shows it, as a test:", "", *report.pytest.splitlines(), ""]
     lines += [
@@ -187,6 +214,20 @@ def _print(console: Console, report: Report, replay: str) -> None:
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _shows_where(result: CaseResult) -> bool:
+    """Whether its worst prefix is off by more than chance."""
+    if result.verdict is not Verdict.BIASED or not result.findings:
+        return False
+    p_value = result.findings[0].p_value
+    return result.log10_e is None or (p_value is not None and p_value < budget.SHOWN_P_VALUE)
+
+
+def _where(result: CaseResult) -> str:
+    worst = result.findings[0]
+    tokens = ", ".join(f"{token}: {seen:.4f} for {due:.4f}" for token, seen, due in worst.tokens)
+    return f"where: {result.case} after {worst.place}, tokens {tokens}"
 
 
 def junit_xml(report: Report) -> str:

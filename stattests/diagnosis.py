@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stattests import budget
-from stattests.cases import problem
+from stattests.cases import cases_for, is_chain, problem
 from stattests.engine import cycles
 from stattests.exact import Prefix
 from stattests.faults import FAULTS
@@ -30,7 +30,6 @@ from univer import VERIFIERS, Topology
 CYCLES, CYCLES_SLOW = 60_000, 4_000
 SLACK = 1e-3  # share of outputs left unexplained: a fault may be a variant of a known one
 LEAST_MARGIN = 10.0  # nats over no fault before a match is worth a word
-SMALL = ("chain:1", "2x1", "chain:2", "[[0],[1],[0,0]]", "[[0],[1],[1,0]]", "2x2")
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,17 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
     if drafting is None:
         return []
     toys = [problem(*toy) for toy in TOYS]
-    counts = [count_outputs(subject, toy, seed) for toy in toys]
+    counts = {
+        at: count_outputs(subject, toy, seed)
+        for at, toy in enumerate(toys)
+        if is_chain(toy.topology) or not subject.chains_only
+    }
     rows = {f.name: f for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
     whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]
 
     def explained(name: str) -> float:
         laws = known()[name]
-        return sum(_log_likelihood(x, law) for x, law in zip(counts, laws, strict=True))
+        return sum(_log_likelihood(x, laws[at]) for at, x in counts.items())
 
     baseline = max(map(explained, whole))
     scored = []
@@ -104,7 +107,7 @@ def smallest_problem(subject: Subject) -> Problem | None:
     if subject.drafting_name is None or subject.own_randomness:
         return None
     limit = None if subject.batched else budget.PROBE_CALLS_SLOW // 4
-    for topology in SMALL:
+    for topology in cases_for(subject.chains_only).small:
         for size in (1, 2):
             for rows in combinations(range(len(SHARP_PAIRS)), size):
                 toy = _simple(topology, rows)

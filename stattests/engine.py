@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stattests import budget
-from stattests.answers import Decisions
+from stattests.answers import Decisions, refusing
 from stattests.exact import tree_rows
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from stattests.subject import Subject
@@ -91,6 +91,7 @@ def translated(names: Tensor, tokens: Tensor) -> Tensor:
     return torch.where(tokens >= 0, names.take(tokens.clamp(min=0)), -1)
 
 
+@refusing
 def check_children(drawn: Any, rows: int, arity: int, vocab: int) -> Tensor:
     """Check what a drafting callable returned: ids or -1 at the end, [n, arity]."""
     if isinstance(drawn, np.ndarray):
@@ -190,6 +191,21 @@ class Register:
         counted = torch.bincount(self.cells(out, vocab).flatten(), minlength=size + 1)[:-1]
         counts: NDArray[np.int64] = counted.view(-1, vocab).numpy()
         return counts
+
+
+def counts_by_depth(problem: Problem, out: Emitted) -> NDArray[np.int64]:
+    """How often each token came after d = 1 to D tokens of a cycle where pair k is the law.
+
+    Returns:
+        [D, K, V]. Given its prefix a token follows the prefix's law, whichever prefix it is.
+    """
+    depth, (pairs, vocab) = problem.topology.depth, problem.target.shape
+    tokens = out.tokens[:, 1:]
+    at = torch.arange(depth) * pairs + problem.pair_of(out.hashes[:, 1:])
+    cells = torch.where(tokens >= 0, at * vocab + tokens, depth * pairs * vocab)
+    counted = torch.bincount(cells.flatten(), minlength=depth * pairs * vocab + 1)[:-1]
+    counts: NDArray[np.int64] = counted.view(depth, pairs, vocab).numpy()
+    return counts
 
 
 def register(pilot: list[Emitted], least: float, most: int = 64) -> Register:

@@ -16,19 +16,8 @@ import numpy as np
 import scipy
 import torch
 
-from stattests import budget, layers, purity, rao_blackwell, sequential
-from stattests.cases import (
-    CHAINS,
-    EXACT,
-    INTEGRATED,
-    PROBED,
-    PROBED_BATCHED,
-    SAMPLED,
-    WIDE,
-    WIDE_CHAINS,
-    problems,
-    users_own,
-)
+from stattests import budget, independence, layers, purity, rao_blackwell, sequential
+from stattests.cases import Cases, cases_for, problems, users_own
 from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
 from stattests.engine import Emitted, cycles, trees_a_call
 from stattests.etest import required_n
@@ -36,8 +25,12 @@ from stattests.problems import Problem
 from stattests.streams import seed_globals, torch_generator
 from stattests.subject import Subject
 from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
+from stattests.wide import wide
 from univer import InputError
 from univer import __version__ as version
+
+# Layers that one problem is enough for: what they look for does not depend on the laws.
+ONCE = {"pairs": independence.pairs, "lags": independence.lags}
 
 Progress = Callable[[str, float], None]  # what is done next, share of the whole that is done
 
@@ -156,20 +149,21 @@ def certify(
     if not max_minutes > 0:
         raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
     start = time.monotonic()
-    own = users_own(topology, vocab)
+    cases = cases_for(subject.chains_only)
+    own = users_own(topology, vocab, chains_only=subject.chains_only)
     results: list[CaseResult] = []
     plan: Plan | None = None
     clock = Clock()
     try:
         progress("contract", 0.0)
         _seed(subject, "contract", seed)
-        registered = CHAINS if subject.chains_only else SAMPLED
-        first = problems(registered[:3])
+        first = problems(cases.sampled[:3])
         run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
-        plan = _plan(subject, asked, own, seed, max_minutes)
-        count = 2 * len(plan.sampled) + len(plan.integrated) + len(plan.wide) + 4
+        plan = _plan(subject, cases, asked, own, seed, max_minutes)
+        # Tests that bet: L3, wide, L2 and its L1, pairs of rows and of calls, lags.
+        count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 3
         run = Run(
             budget.ALPHA_RUN / count,
             budget.BUDGETS[plan.budget],
@@ -198,7 +192,7 @@ def certify(
         verdict,
         reason,
         detail,
-        _guarantee(verdict, results, ran),
+        _guarantee(verdict, results, ran, plan),
         ran,
         asked,
         seed,
@@ -218,10 +212,17 @@ def certify(
     )
 
 
-def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minutes: float) -> Plan:
+def _plan(
+    subject: Subject,
+    cases: Cases,
+    asked: str,
+    own: list[Problem],
+    seed: int,
+    max_minutes: float,
+) -> Plan:
     """Measure the subject's speed on the pilots and choose the largest budget that fits."""
     size = budget.PILOT_CYCLES if subject.batched else budget.PILOT_CYCLES_SLOW
-    chosen = [*own, *problems(CHAINS if subject.chains_only else SAMPLED)]
+    chosen = [*own, *problems(cases.sampled)]
     sampled, ran, spent = [], 0, 0.0
     for problem in chosen:
         _seed(subject, f"pilot/{problem.name}", seed)
@@ -244,25 +245,21 @@ def _plan(subject: Subject, asked: str, own: list[Problem], seed: int, max_minut
         )
         if needs * 1.3 / rate < 0.8 * 60 * max_minutes:
             fits = name
-    probed = [*problems(PROBED), *(problems(PROBED_BATCHED) if subject.batched else [])]
-
-    def fitting(group: list[Problem]) -> tuple[Problem, ...]:
-        return tuple(p for p in group if _is_chain(p) or not subject.chains_only)
-
-    integrated = fitting([*own, *problems(INTEGRATED)])
-    wide = tuple(problems(WIDE_CHAINS if subject.chains_only else WIDE))
-    groups = (fitting(problems(EXACT)), integrated, fitting(probed), wide)
-    return Plan(tuple(sampled), *groups, fits, rate)
+    return Plan(
+        sampled=tuple(sampled),
+        exact=tuple(problems(cases.exact)),
+        integrated=(*own, *problems(cases.integrated)),
+        probed=tuple(problems(cases.probed + cases.probed_batched * subject.batched)),
+        wide=tuple(problems(cases.wide)),
+        budget=fits,
+        rate=rate,
+    )
 
 
 def _seed(subject: Subject, case: str, root: int) -> None:
     """Seed what a subject with randomness of its own draws from, so that a seed replays it."""
     if subject.own_randomness:
         seed_globals(case, root)
-
-
-def _is_chain(problem: Problem) -> bool:
-    return all(layer.arity == 1 for layer in problem.topology.layers)
 
 
 def _layers(
@@ -307,8 +304,9 @@ def _layers(
     for problem in plan.wide:
         if not subject.own_randomness:
             add("edges", 0.2, problem, purity.edges)
-        add("wide", 2.0, problem, sequential.wide)
-    add("pairs", 1.0, plan.sampled[0][0], sequential.pairs)
+        add("wide", 5.0, problem, wide)
+    for name, layer in ONCE.items():
+        add(name, 1.0, plan.sampled[0][0], layer)
     for problem, _ in plan.sampled[:4]:
         add("length", 0.2, problem, layers.length)
     whole, done = sum(cost for _, cost, _ in steps), 0.0
@@ -342,9 +340,9 @@ def _conclude(
     return Verdict.CERTIFIED, Reason.ALL_PASSED, Reason.ALL_PASSED.value
 
 
-def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str) -> str:
+def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str, plan: Plan | None) -> str:
     sampled = [r for r in results if r.layer == "L3" and r.verdict is Verdict.CERTIFIED]
-    if not sampled or verdict.failed:
+    if plan is None or not sampled or verdict.failed:
         return "nothing was certified"
     largest = max(r.log10_e or 0.0 for r in sampled)
     total = sum(r.n for r in sampled)
@@ -354,5 +352,14 @@ def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str) -> str:
     return (
         f"no TV >= {budget.BUDGETS[ran]:g} at a registered prefix of {len(sampled)} problems with"
         f" {100 * (1 - budget.BETA):g} % power, false alarms <= {budget.ALPHA_RUN:g} a run;"
-        f" n = {total:,}, largest log10 E = {largest:.1f}{also}"
+        f" n = {total:,}, largest log10 E = {largest:.1f}{also}; {_tried(plan)}"
     )
+
+
+def _tried(plan: Plan) -> str:
+    """How far the problems went: beyond that nothing was looked at."""
+    given = [*(problem for problem, _ in plan.sampled), *plan.integrated, *plan.wide]
+    depth = max(problem.topology.depth for problem in given)
+    arity = max(layer.arity for problem in given for layer in problem.topology.layers)
+    vocab = max(problem.vocab for problem in given)
+    return f"tried to depth {depth}, {arity} children a node, {vocab:,} tokens"

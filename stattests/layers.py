@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stattests import budget
+from stattests import budget, purity
 from stattests.engine import (
     decide,
     draw,
@@ -33,7 +33,7 @@ from stattests.exact import (
 from stattests.probing import Probe, ProbeError, probe
 from stattests.problems import Problem
 from stattests.streams import torch_generator
-from stattests.subject import Subject
+from stattests.subject import Subject, builtin
 from stattests.verdict import CaseResult, PrefixFinding, Reason, Run, Verdict, passed
 from univer import VERIFIERS, DraftTree, StopLaw, stop_law
 from univer.indices import indices
@@ -131,6 +131,7 @@ def lx(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
     try:
         found = probe(subject, problem, max_calls=limit, seed=run.root)
     except ProbeError as error:
+        purity.contract(subject, problem, run)  # do rows of a batch see each other?
         # Not a verdict: sampling gives it (STATS 2).
         yield CaseResult(problem.name, "Lx", Verdict.INCONCLUSIVE, Reason.NOT_BOXES, f"{error}")
         return
@@ -152,23 +153,30 @@ def lx(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
 
 
 def length(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
-    """Accepted tokens against the claimed verifier's exact expectation on the very same trees."""
-    if subject.measure is None:
+    """Accepted tokens against the claimed verifier's exact expectation.
+
+    On the very same trees if both draw by one law, else on trees of the claimed verifier's own.
+    """
+    if subject.claims is None:
         return None
+    claimed = builtin(subject.claims)
     generator = torch_generator(f"length/{problem.name}", root=run.root)
     size = trees_a_call(subject, problem)
     depths = indices(problem.topology, torch.device("cpu")).depths
-    shortfalls: list[Tensor] = []
+    accepted, promised = [], []
     for _ in range(8):
         drawn = draw(subject, problem, size, generator, rename(problem, generator))
-        accepted = depths[decide(subject, problem, drawn, generator).stop]
-        tree_law = stop_law(subject.measure, drawn.as_tree(problem), drawn.target, drawn.draft)
-        shortfalls.append(tree_law.expected_accepted - accepted)
-    gap = torch.cat(shortfalls)
-    mean, error = float(gap.mean()), float(gap.std() / len(gap) ** 0.5) + TINY
-    detail = f"{-mean:+.5f} +- {error:.5f} accepted tokens a cycle against {subject.measure}"
+        accepted.append(depths[decide(subject, problem, drawn, generator).stop].double())
+        if subject.measure is None:
+            drawn = draw(claimed, problem, size, generator, rename(problem, generator))
+        law = stop_law(subject.claims, drawn.as_tree(problem), drawn.target, drawn.draft)
+        promised.append(law.expected_accepted)
+    ours, theirs = torch.cat(accepted), torch.cat(promised)
+    n, mean = len(ours), float((theirs - ours).mean())
+    paired = subject.measure is not None
+    variance = (theirs - ours).var() if paired else theirs.var() + ours.var()
+    error = float(variance / n) ** 0.5 + TINY
+    detail = f"{-mean:+.5f} +- {error:.5f} accepted tokens a cycle against {subject.claims}"
     if mean > budget.LENGTH_SIGMAS * error:
-        return CaseResult(
-            problem.name, "length", Verdict.BROKEN, Reason.SHORTER, detail, n=len(gap)
-        )
-    return passed(problem.name, "length", detail, n=len(gap))
+        return CaseResult(problem.name, "length", Verdict.BROKEN, Reason.SHORTER, detail, n=n)
+    return passed(problem.name, "length", detail, n=n)

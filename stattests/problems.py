@@ -25,6 +25,7 @@ from univer import Filters, InputError, Topology
 
 Laws = NDArray[np.float64]  # [K, V]
 
+LISTED = 4096  # largest vocabulary whose laws are written out
 POOL_SIZE = 7  # law pairs a pool: coprime to the usual vocabularies and arities
 ONE_HOT_PAIR = 2  # a pair that the root does not use: one-hot there would leave nothing to see
 
@@ -99,11 +100,21 @@ class Problem:
         return torch.from_numpy(self.target), torch.from_numpy(self.draft)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with hexadecimal floats: it reads back bit for bit."""
-        return {
+        """A JSON object with hexadecimal floats: it reads back bit for bit.
+
+        Laws of a real vocabulary would be megabytes: they are made again from name and family.
+        """
+        made = {
             "name": self.name,
             "family": self.family,
             "parents": list(self.topology.parents),
+        }
+        if self.vocab > LISTED and self.family in FAMILIES:
+            again = _pool(self.name, self.family, self.topology, self.vocab)
+            if np.array_equal(again, (self.target, self.draft)):
+                return {**made, "vocab": self.vocab}
+        return {
+            **made,
             "target": [[value.hex() for value in row] for row in self.target.tolist()],
             "draft": [[value.hex() for value in row] for row in self.draft.tolist()],
         }
@@ -116,7 +127,10 @@ class Problem:
             return np.array([[float.fromhex(value) for value in row] for row in data[side]])
 
         topology = Topology.from_parents(data["parents"])
-        return Problem(data["name"], topology, laws("target"), laws("draft"), data["family"])
+        name, family = data["name"], data["family"]
+        if "vocab" in data:
+            return Problem(name, topology, *_pool(name, family, topology, data["vocab"]), family)
+        return Problem(name, topology, laws("target"), laws("draft"), family)
 
 
 def normalised(weights: Any) -> Laws:
@@ -248,10 +262,19 @@ def _shaped(filters: Filters) -> Family:
     return family
 
 
+def _zipf(rng: np.random.Generator, k: int, v: int, m: int) -> tuple[Laws, Laws]:
+    """Probabilities that fall like a power of the rank, to 1e-9 and below, as in real text."""
+    del m
+    ranks = rng.permuted(np.tile(np.arange(1.0, v + 1), (k, 1)), axis=1)
+    noise = np.exp(rng.normal(size=(k, v)))
+    return normalised(ranks**-1.1 * (rng.random((k, v)) < 0.9)), normalised(ranks**-1.4 * noise)
+
+
 FAMILIES: dict[str, Family] = {
     "sharp": _sharp,
     "near": _near,
     "wide": _wide,
+    "zipf": _zipf,
     "dirichlet-.3": _dirichlet(0.3),
     "dirichlet-3": _dirichlet(3.0),
     "ties": _ties,
@@ -266,6 +289,7 @@ FAMILIES: dict[str, Family] = {
     "top-p": _shaped(Filters(0.8, top_p=0.7)),
 }
 
+WIDE_FAMILIES = ("wide", "zipf")  # made for vocabularies of thousands
 RAGGED = "[[0],[1],[2],[0,0],[1,0],[1,1],[1,0,0],[1,0,1]]"  # a leaf before an inner node, depth 3
 
 
@@ -283,10 +307,14 @@ def make_problem(
     arity = max((layer.arity for layer in shape.layers), default=1)
     if vocab < max(4, arity + 2):
         raise InputError(
-            f"vocab: {vocab} tokens hide faults on {shape}; at least {max(4, arity + 2)} are needed"
-            " (arity + 2, and 4)."
+            f"vocab: {vocab} is too small for {shape}; expected at least {max(4, arity + 2)} tokens"
+            " (arity + 2, and 4): fewer hide faults."
         )
     name = f"{family}/{label or shape}/V{vocab}"
+    return Problem(name, shape, *_pool(name, family, shape, vocab, root), family)
+
+
+def _pool(name: str, family: str, shape: Topology, vocab: int, root: int = 0) -> tuple[Laws, Laws]:
+    arity = max((layer.arity for layer in shape.layers), default=1)
     rng = numpy_generator(f"problem/{name}", root=root)
-    target, draft = FAMILIES[family](rng, POOL_SIZE, vocab, max(arity, 2))
-    return Problem(name, shape, target, draft, family)
+    return FAMILIES[family](rng, POOL_SIZE, vocab, max(arity, 2))

@@ -10,16 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stattests import budget
 from stattests.answers import Decisions
-from stattests.engine import decide, draw, emitted, forbidden, rename, trees_a_call
+from stattests.engine import decide, draw, emitted, forbidden, rename
 from stattests.probing import LARGEST
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
 from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict, passed
 
-LARGE = 2_049  # rows of the batch whose answers all others must repeat
-SIZES = (1, 1, 2, 3, 5, 8, 31, 64, 257, 1_024)
+LARGE = 16_411  # rows of the batch whose answers all others must repeat
+SIZES = (1, 1, 2, 3, 5, 8, 31, 63, 64, 95, 257, 1_024, 1_055, 4_095, 8_192)
 EDGES = (0.0, 2.0**-24, LARGEST)
 
 
@@ -99,7 +100,8 @@ def edges(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     """Uniforms at 0, 2^-24 and the largest float below 1: no forbidden token."""
     generator = torch_generator(f"edges/{problem.name}", root=run.root)
     slots = problem.topology.num_nodes + 1
-    size = trees_a_call(subject, problem, 512 if subject.batched else 32)
+    few = max(2, budget.WIDE_CALL // (slots * problem.vocab))
+    size = min(few, 512 if subject.batched else 32)
     drawn = draw(subject, problem, size, generator, rename(problem, generator))
     scripts = [torch.full((size, slots), edge, dtype=torch.float64) for edge in EDGES]
     picks = torch.randint(len(EDGES), (size, slots), generator=generator)

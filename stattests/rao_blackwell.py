@@ -18,19 +18,24 @@ Letters: B trees, N nodes, V vocabulary, R prefixes, L bets.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from math import ceil, log
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, inf, log
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stattests import budget
-from stattests.engine import Drawn, cycles, draw, register, rename, translated, trees_a_call
+from stattests.answers import Decisions
+from stattests.engine import Drawn, cycles, decide, draw, register, rename, translated, trees_a_call
+from stattests.etest import detectable_tv, pit_log_e
 from stattests.problems import Problem
-from stattests.streams import torch_generator
+from stattests.streams import numpy_generator, torch_generator
 from stattests.subject import Subject
-from stattests.verdict import CaseResult, Reason, Run, Verdict
+from stattests.verdict import CaseResult, Reason, Run, Verdict, passed
 from univer import StopLaw, Topology, stop_law
 
 BETS = torch.tensor([sign * 2.0**-k for sign in (1, -1) for k in range(1, 10)]).double()
@@ -101,16 +106,58 @@ def _start(targets: Tensor) -> Bets:
     return Bets(targets, wealth, torch.zeros_like(targets), torch.zeros_like(targets))
 
 
-def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
-    """Exact decisions on drawn trees, against the target at every registered prefix.
+@dataclass
+class Agreement:
+    """Decisions against the subject's own stop law: PIT values that are uniform if it is theirs."""
 
-    The length that the subject claims is compared on the same trees. None without a stop law.
+    planned: int
+    spread: np.random.Generator
+    values: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, law: StopLaw, decisions: Decisions) -> None:
+        """Take in one decision a tree, in the order of nodes, then ids."""
+        joint = (law.stop_probs[..., None] * law.next_token_probs()).double().flatten(1)
+        at = decisions.stop * (joint.shape[1] // law.stop_probs.shape[1]) + decisions.next_token
+        own = joint.gather(1, at[:, None])[:, 0].numpy()
+        below = joint.cumsum(1).gather(1, at[:, None])[:, 0].numpy() - own
+        values = below + self.spread.random(len(own)) * own
+        self.values.append(np.where(own > 0, values, inf))
+
+    def result(self, case: str, run: Run) -> CaseResult:
+        """L1 where laws cannot be listed: BROKEN if the decisions follow another law."""
+        values = np.concatenate(self.values)
+        value = pit_log_e(values, self.planned)
+        seen: dict[str, Any] = {"n": len(values), "log10_e": value / log(10)}
+        if value >= log(1 / run.alpha):
+            detail = f"the decisions on {len(values)} trees do not follow its stop_law"
+            return CaseResult(case, "L1", Verdict.BROKEN, Reason.ANOTHER_LAW, detail, **seen)
+        if len(values) < self.planned:
+            detail = f"{len(values)} of {self.planned} trees"
+            return CaseResult(case, "L1", Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail, **seen)
+        tv = detectable_tv(len(values), alpha=run.alpha)
+        return passed(case, "L1", f"decisions follow its stop_law: no TV >= {tv:.2g}", **seen)
+
+
+def l2(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
+    """Exact decisions on drawn trees, against the target at every registered prefix; then L1.
+
+    The length that the subject claims is compared on the same trees. Nothing without a stop law.
     """
     if subject.stop_law is None:
-        return None
+        return
+    most = ceil(budget.TREES_PER_DELTA / run.delta) if subject.batched else budget.TREES_SLOW
+    agreement = Agreement(most, numpy_generator(f"L1/{problem.name}", root=run.root))
+    found = _integrated(subject, problem, run, most, agreement)
+    yield found
+    if found.verdict is not Verdict.BIASED:  # a bias ends the trees early, and outranks it anyway
+        yield agreement.result(problem.name, run)
+
+
+def _integrated(
+    subject: Subject, problem: Problem, run: Run, most: int, agreement: Agreement
+) -> CaseResult:
     slow = not subject.batched
-    size = trees_a_call(subject, problem, budget.TREES_SLOW if slow else budget.TREES)
-    most = budget.TREES_SLOW if slow else ceil(budget.TREES_PER_DELTA / run.delta)
+    size = trees_a_call(subject, problem, budget.BATCH_SLOW if slow else budget.TREES)
     generator = torch_generator(f"L2/{problem.name}", root=run.root)
     pilot = cycles(subject, problem, trees_a_call(subject, problem), generator)
     registered = register([pilot], run.delta, budget.MAX_PREFIXES)
@@ -133,10 +180,12 @@ def l2(subject: Subject, problem: Problem, run: Run) -> CaseResult | None:
         )
 
     while bets.n < most and time.monotonic() < run.deadline:
-        drawn = draw(subject, problem, size, generator, rename(problem, generator))
+        count = min(size, most - bets.n)
+        drawn = draw(subject, problem, count, generator, rename(problem, generator))
         law = subject.law(problem.topology, drawn.tokens, drawn.target, drawn.draft)
+        agreement.add(law, decide(subject, problem, drawn, generator))
         masses = next_masses(problem.topology, *_in_own_names(drawn, law))
-        bets.n += size
+        bets.n += count
         lost = float((masses[:, 0].sum(-1) - 1).abs().max())
         if lost > budget.EXACT_ULPS * torch.finfo(law.stop_probs.dtype).eps:
             detail = f"the probabilities of one tree miss 1 by {lost:.2g}"

@@ -1,14 +1,21 @@
-"""STATS L3: sampled cycles, judged by the sequential e-test; and that cycles are independent."""
+"""STATS L3: sampled cycles, judged by the sequential e-test.
+
+Counts are kept twice. Per registered prefix: what follows it must follow its law. And per depth and
+law: a deep tree has more prefixes than can each be seen often, but few laws, and given the prefix
+the next token follows its law whatever came before; so tokens are pooled over all prefixes of one
+length that have the same law, and a fault that only shows deep down has nowhere to hide.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
@@ -16,20 +23,17 @@ from stattests import budget
 from stattests.engine import (
     Emitted,
     Register,
+    counts_by_depth,
     cycles,
-    decide,
-    draw,
-    emitted,
     forbidden,
     register,
-    rename,
     trees_a_call,
 )
 from stattests.etest import combine, concentration, log_e, required_n
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
-from stattests.verdict import CaseResult, PrefixFinding, Reason, Run, Verdict, passed
+from stattests.verdict import CaseResult, PrefixFinding, Reason, Run, Verdict
 
 SHOWN = 5  # prefixes that a passing case keeps
 PATH_POINTS = 100  # looks at log E that a report keeps
@@ -52,10 +56,21 @@ class PrefixTest:
 def prefix_test(problem: Problem, registered: Register, delta: float) -> PrefixTest:
     """The test that bets on a joint bias of TV delta at each registered prefix."""
     laws = [problem.target_law(prefix) for prefix in registered.prefixes]
+    return _test(laws, registered.visit_probs, delta)
+
+
+def depth_test(problem: Problem, pilot: list[Emitted], delta: float) -> PrefixTest:
+    """The same for each depth from 1 to D and each law of the pool, D x K rows."""
+    seen = sum(counts_by_depth(problem, out).sum(-1) for out in pilot)
+    visits = np.maximum(seen / sum(len(out.tokens) for out in pilot), delta).ravel()
+    return _test([*problem.target] * problem.topology.depth, visits, delta)
+
+
+def _test(laws: list[Any], visit_probs: NDArray[np.float64], delta: float) -> PrefixTest:
     cells = [int((law > 0).sum()) for law in laws]
     weights = [
         concentration(k, float(w), delta) if k > 1 else 1.0
-        for k, w in zip(cells, registered.visit_probs, strict=True)
+        for k, w in zip(cells, visit_probs, strict=True)
     ]
     return PrefixTest(laws, cells, weights)
 
@@ -86,7 +101,7 @@ class Stopped:
         )
 
 
-def _sample(
+def sample(
     problem: Problem,
     run: Run,
     needed: int,
@@ -133,7 +148,9 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
     """Sampled cycles against the target's law at every registered prefix, sequentially."""
     registered = register(pilot, run.delta, budget.MAX_PREFIXES)
     test = prefix_test(problem, registered, run.delta)
-    alpha = run.alpha / (2 * len(test.laws))  # one prefix alone must be able to speak
+    deep_test = depth_test(problem, pilot, run.delta)
+    # One prefix alone must be able to speak; the counts by depth take half of what one bets.
+    alpha = run.alpha / (4 * len(test.laws))
     needed = max(
         (
             required_n(k, run.delta, alpha, budget.BETA, float(w))
@@ -143,22 +160,25 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
         default=budget.BATCH,
     )
     counts = np.zeros((len(test.laws), problem.vocab), dtype=np.int64)
+    deep = np.zeros((problem.topology.depth, *problem.target.shape), dtype=np.int64)
     generator = torch_generator(f"L3/{problem.name}", batch=1, root=run.root)
     largest = trees_a_call(subject, problem)
 
     def cycles_after(n: int) -> Emitted:
-        # A small odd batch first.
-        size = min(largest, needed - n) if n else min(largest, 37)
-        return cycles(subject, problem, size, generator)
+        # A small odd batch first, then large ones of any size.
+        size = largest - int(torch.randint(1 + largest // 4, (), generator=generator))
+        return cycles(subject, problem, min(size, needed - n) if n else min(37, largest), generator)
 
     def log_e_with(out: Emitted) -> float:
-        nonlocal counts
+        nonlocal counts, deep
         counts += registered.counts(out, problem.vocab)
-        return test.log_e(counts)
+        deep += counts_by_depth(problem, out)
+        log_e_deep = deep_test.log_e(deep.reshape(-1, problem.vocab))
+        return float(np.logaddexp(test.log_e(counts), log_e_deep) - log(2))
 
     holds = f"no TV >= {run.delta:g} at a prefix"
-    end = _sample(problem, run, needed, cycles_after, log_e_with, holds)
-    findings = _findings(registered, test.laws, counts)
+    end = sample(problem, run, needed, cycles_after, log_e_with, holds)
+    findings = _findings([*_by_prefix(registered, test, counts), *_by_depth(problem, deep)])
     return end.as_case(
         problem.name,
         "L3",
@@ -178,10 +198,24 @@ def _thinned(path: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return path[::-1][::step][::-1]
 
 
-def _findings(registered: Register, targets: list[Any], counts: Any) -> tuple[PrefixFinding, ...]:
+Counted = tuple[tuple[int, ...], str, NDArray[np.float64], NDArray[np.int64]]
+
+
+def _by_prefix(registered: Register, test: PrefixTest, counts: Any) -> Iterator[Counted]:
+    for prefix, law, x in zip(registered.prefixes, test.laws, counts, strict=True):
+        yield prefix, "", law, x
+
+
+def _by_depth(problem: Problem, deep: NDArray[np.int64]) -> Iterator[Counted]:
+    for depth, rows in enumerate(deep, 1):
+        for pair, (law, x) in enumerate(zip(problem.target, rows, strict=True)):
+            yield (), f"any prefix of {depth} tokens that law {pair} follows", law, x
+
+
+def _findings(rows_counted: Iterable[Counted]) -> tuple[PrefixFinding, ...]:
     """Every prefix, the worst by chi-square first, Holm-corrected, where cells expect enough."""
     rows = []
-    for prefix, law, x in zip(registered.prefixes, targets, counts, strict=True):
+    for prefix, pooled, law, x in rows_counted:
         n = int(x.sum())
         if n == 0:
             continue
@@ -200,94 +234,9 @@ def _findings(registered: Register, targets: list[Any], counts: Any) -> tuple[Pr
         tokens = tuple((int(t), float(share[t]), float(law[t])) for t in worst)
         tv = float(np.abs(share - law).sum() / 2)
         seen_counts = tuple(int(count) for count in x)
-        rows.append(PrefixFinding(prefix, float(n), tv, p_value, tokens, seen_counts))
+        rows.append(PrefixFinding(prefix, float(n), tv, p_value, tokens, seen_counts, pooled))
     rows.sort(key=lambda row: (2.0 if row.p_value is None else row.p_value, -row.tv))
     return tuple(
         replace(row, p_value=row.p_value and min(1.0, row.p_value * (len(rows) - i)))
         for i, row in enumerate(rows)
     )
-
-
-def wide(subject: Subject, problem: Problem, run: Run) -> CaseResult:
-    """First tokens over a vocabulary of real size, in groups: tails, floors and running sums.
-
-    Tokens are grouped in the order of q / p, where over- and under-accepted ones lie apart.
-    """
-    target, draft = problem.target_law(()), problem.draft_law(())
-    order = np.argsort(np.divide(draft, target, out=np.full_like(draft, inf), where=target > 0))
-    below = target[order].cumsum() - target[order]
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.minimum((below * budget.WIDE_CELLS).astype(np.int64), budget.WIDE_CELLS - 1)
-    null = np.bincount(group, weights=target)
-    needed = required_n(len(null), budget.WIDE_DELTA, run.alpha, budget.BETA)
-    c = concentration(len(null), 1.0, budget.WIDE_DELTA)
-    generator = torch_generator(f"wide/{problem.name}", root=run.root)
-    renamed = rename(problem, generator)  # once: what clings to some ids must not average out
-    counts = np.zeros(len(null), dtype=np.int64)
-
-    def cycles_after(n: int) -> Emitted:
-        drawn = draw(subject, problem, min(budget.WIDE_BATCH, needed - n), generator, renamed)
-        return emitted(problem, drawn, decide(subject, problem, drawn, generator))
-
-    def log_e_with(out: Emitted) -> float:
-        nonlocal counts
-        counts += np.bincount(group[out.tokens[:, 0]], minlength=len(null))
-        return log_e(counts, null, c)
-
-    holds = f"no TV >= {budget.WIDE_DELTA:g} of the first token over {problem.vocab:,} tokens"
-    end = _sample(problem, run, needed, cycles_after, log_e_with, holds)
-    return end.as_case(
-        problem.name,
-        "wide",
-        needed,
-        extra={"counts": counts.tolist(), "expected": (null * end.n).tolist()},
-    )
-
-
-def pairs(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
-    """First tokens of neighbouring rows, and of successive calls, are independent."""
-    law = problem.target_law(())
-    null = np.outer(law, law).ravel()
-    cells = int((null > 0).sum())
-    needed = required_n(cells, run.delta, run.alpha, budget.BETA)
-    weight = concentration(cells, 1.0, run.delta)
-    counts = {"rows": np.zeros(len(null)), "calls": np.zeros(len(null))}
-    generator = torch_generator(f"pairs/{problem.name}", root=run.root)
-    size = trees_a_call(subject, problem) + 1 & ~1  # rows are paired
-    n, before = 0, None
-    while n < needed and time.monotonic() < run.deadline:
-        first = cycles(subject, problem, size, generator).tokens[:, 0]
-        codes = {"rows": first[::2] * problem.vocab + first[1::2]}
-        if before is not None:
-            codes["calls"] = before * problem.vocab + first
-        for kind, code in codes.items():
-            counts[kind] += np.bincount(code.numpy(), minlength=len(null))
-        before, n = first, n + size // 2
-    for kind, seen in counts.items():
-        value = log_e(seen, null, weight)
-        name, total = f"{problem.name}/{kind}", int(seen.sum())
-        if value >= log(1 / run.alpha):
-            yield CaseResult(
-                name,
-                "pairs",
-                Verdict.BIASED,
-                Reason.DEPENDENT_DRAWS,
-                f"first tokens of two {kind} are not independent draws from the law",
-                n=total,
-                n_required=needed,
-                log10_e=value / log(10),
-            )
-        elif total < needed:
-            detail = f"{total} of {needed} pairs"
-            yield CaseResult(
-                name, "pairs", Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail, n=total
-            )
-        else:
-            yield passed(
-                name,
-                "pairs",
-                f"two {kind} are independent",
-                n=total,
-                n_required=needed,
-                log10_e=value / log(10),
-            )

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,6 +41,8 @@ from univer import (
 INPUTS = ("tree.tokens", "target_probs", "draft_probs", "uniforms")
 WATCHED_CALLS = 512  # calls after each of which the inputs are compared with copies
 WATCH_EVERY = 8  # after those, every eighth call
+REMEMBERED = 16  # watched calls whose inputs are looked at a last time that many calls later,
+REMEMBERED_NUMBERS = 2**24  # unless they hold more numbers than that together
 
 
 def _unwatched(started: bool) -> None:
@@ -69,7 +73,7 @@ class Subject:
     chains_only: bool = False
     calls: int = 0
     on_call: Callable[[bool], None] = field(default=_unwatched, repr=False)
-    _watched: list[tuple[str, Any, Any]] = field(default_factory=list, repr=False)
+    _watched: deque[list[tuple[str, Any, Any]]] = field(default_factory=deque, repr=False)
 
     @property
     def drafting_name(self) -> str | None:
@@ -78,7 +82,7 @@ class Subject:
 
     @property
     def measure(self) -> str | None:
-        """The claimed verifier, if its length can be compared: on trees drawn by one law."""
+        """The claimed verifier, if lengths can be compared tree by tree: both draw by one law."""
         if self.claims is None or VERIFIERS[self.claims].drafting != self.drafting:
             return None
         return self.claims
@@ -105,7 +109,7 @@ class Subject:
         self.on_call(True)
         try:
             return function(*arguments, **named)
-        except Exception as error:
+        except BaseException as error:  # a verifier that calls sys.exit ends nothing but itself
             text = " ".join(str(error).split())[:300]
             name = getattr(function, "__name__", type(function).__name__)
             raise ContractError(
@@ -147,15 +151,29 @@ class Subject:
         return StopLaw(stop, lambda: given, length)
 
     def _look_again(self, own: Sequence[Any], given: Sequence[Any]) -> None:
-        """Compare what was given, now and to the call watched before this one, with our own."""
+        """Compare what was given with our own: now, at the next watched call, and much later."""
         if self.calls > WATCHED_CALLS and self.calls % WATCH_EVERY:
             return
         pairs = [pair for pair in zip(INPUTS, own, given, strict=True) if pair[1] is not None]
-        for name, mine, theirs in (*self._watched, *pairs):
-            same = torch.equal if isinstance(mine, Tensor) else np.array_equal
-            if not same(mine, theirs):
-                raise ContractError(Reason.CHANGED_INPUTS, f"{name} was changed in place by verify")
-        self._watched = pairs
+        _unchanged(pairs)
+        if self._watched:
+            _unchanged(self._watched[-1])
+        self._watched.append(pairs)
+        while len(self._watched) > 1 and (
+            len(self._watched) > REMEMBERED or _numbers(self._watched) > REMEMBERED_NUMBERS
+        ):
+            _unchanged(self._watched.popleft())
+
+
+def _unchanged(pairs: Sequence[tuple[str, Any, Any]]) -> None:
+    for name, mine, theirs in pairs:
+        same = torch.equal if isinstance(mine, Tensor) else np.array_equal
+        if not same(mine, theirs):
+            raise ContractError(Reason.CHANGED_INPUTS, f"{name} was changed in place by verify")
+
+
+def _numbers(calls: Iterable[Sequence[tuple[str, Any, Any]]]) -> int:
+    return sum(math.prod(mine.shape) for pairs in calls for _, mine, _ in pairs)
 
 
 def _copy(part: Any) -> Any:
@@ -197,16 +215,16 @@ def of_object(name: str, thing: Any) -> Subject:
     drafting, function = getattr(thing, "drafting", None), getattr(thing, "verify", None)
     if not callable(function):
         raise InputError(f"{name}: it has no verify(tree, target_probs, draft_probs, *, uniforms).")
-    if not callable(drafting) and drafting not in DRAFTING:
+    if not callable(drafting) and not (isinstance(drafting, str) and drafting in DRAFTING):
         raise InputError(
             f"{name}: its drafting is {drafting!r}; expected one of {', '.join(sorted(DRAFTING))}"
             " or a callable (draft_probs, arity, uniforms)."
         )
     randomness = getattr(thing, "randomness", "uniforms")
-    if randomness not in ("uniforms", "own"):
+    if not isinstance(randomness, str) or randomness not in ("uniforms", "own"):
         raise InputError(f'{name}: its randomness is {randomness!r}; expected "own" or none.')
     claims = getattr(thing, "claims", None)
-    if claims is not None and claims not in VERIFIERS:
+    if claims is not None and not (isinstance(claims, str) and claims in VERIFIERS):
         raise InputError(f"{name}: it claims {claims!r}; known are {', '.join(VERIFIERS)}.")
     law = getattr(thing, "stop_law", None)
     if law is not None and not callable(law):
@@ -216,11 +234,18 @@ def of_object(name: str, thing: Any) -> Subject:
         drafting,
         function,
         law,
-        batched=bool(getattr(thing, "batched", True)),
+        batched=_flag(name, thing, "batched", True),
         own_randomness=randomness == "own",
         claims=claims,
-        chains_only=bool(getattr(thing, "chains_only", False)),
+        chains_only=_flag(name, thing, "chains_only", False),
     )
+
+
+def _flag(name: str, thing: Any, attribute: str, default: bool) -> bool:
+    value = getattr(thing, attribute, default)
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name}: its {attribute} is {value!r}; expected True or False.")
+    return bool(value)
 
 
 def load(spec: str) -> Subject:
@@ -248,9 +273,11 @@ def load(spec: str) -> Subject:
             thing = getattr(thing, part)
         if inspect.isclass(thing) or (callable(thing) and not hasattr(thing, "verify")):
             thing = thing()
-    except Exception as error:
+        return of_object(spec, thing)
+    except InputError:
+        raise
+    except BaseException as error:  # whatever its module, its constructor or a property raises
         text = " ".join(str(error).split())[:300]
         raise InputError(
             f"verifier: cannot load {spec!r}: {type(error).__name__}: {text}."
         ) from error
-    return of_object(spec, thing)

@@ -53,6 +53,10 @@ class ContractError(Exception):
         self.seen = seen
 
 
+class HarnessError(Exception):
+    """The certification itself failed: a defect of ours or of the machine, never a verdict."""
+
+
 @dataclass(frozen=True)
 class PrefixFinding:
     """How one prefix was followed: the worst tokens, seen against expected; counts of all."""
@@ -63,6 +67,12 @@ class PrefixFinding:
     p_value: float | None
     tokens: tuple[tuple[int, float, float], ...]  # token, share seen, share expected
     counts: tuple[int, ...] = ()  # of every token, where they were counted
+    pooled: str = ""  # the prefixes that were counted together; `prefix` says nothing then
+
+    @property
+    def place(self) -> str:
+        """Which prefix it is, in words."""
+        return self.pooled or str(list(self.prefix))
 
 
 @dataclass(frozen=True)

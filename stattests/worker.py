@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 
 from stattests.gate import Progress, Report, certify
 from stattests.subject import load
-from stattests.verdict import CaseResult, Reason, Verdict
+from stattests.verdict import CaseResult, HarnessError, Reason, Verdict
 from univer import InputError
 
 POLL_SECONDS = 0.1
@@ -26,6 +28,7 @@ KEEP_MEMORY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 def _serve(connection: Connection, clock: Any, spec: str, options: dict[str, Any]) -> None:
     """In the worker: load, certify, send what happens as it happens."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     torch.set_num_threads(1)
     try:
         clock.value = time.time()  # loading is the subject's code as well
@@ -44,6 +47,8 @@ def _serve(connection: Connection, clock: Any, spec: str, options: dict[str, Any
         connection.send(("report", report))
     except InputError as error:
         connection.send(("error", str(error)))
+    except Exception:
+        connection.send(("failed", traceback.format_exc()))
 
 
 def certify_in_worker(spec: str, *, timeout: float, progress: Progress, **options: Any) -> Report:
@@ -57,6 +62,7 @@ def certify_in_worker(spec: str, *, timeout: float, progress: Progress, **option
 
     Raises:
         InputError: the subject cannot be loaded, or an option does not fit.
+        HarnessError: the certification itself failed.
     """
     if not timeout > 0:
         raise InputError(f"timeout: expected a number > 0, got {timeout:g}.")
@@ -77,12 +83,16 @@ def certify_in_worker(spec: str, *, timeout: float, progress: Progress, **option
                 except EOFError:
                     worker.join()
                     seen = f"its process ended with exit code {worker.exitcode}"
+                    if not clock.value:  # not while the subject's own code ran
+                        raise HarnessError(f"{seen}, outside of the verifier") from None
                     return _broken(spec, Reason.RAISED, seen, options, start)
                 if kind == "report":
                     report: Report = content[0]
                     return report
                 if kind == "error":
                     raise InputError(content[0])
+                if kind == "failed":
+                    raise HarnessError(content[0])
                 progress(*content)
                 continue
             since = clock.value  # read once: the worker writes it

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stattests import budget, sequential
+from stattests import budget
 from stattests.adapters.flat_batch import PlainFlatBatch
 from stattests.adapters.hugging_face import SpeculativeSampling
 from stattests.adapters.tree_rules import ArgmaxMatching, TargetOnly
-from stattests.cases import CHAINS, EXACT, PROBED, PROBED_BATCHED, SAMPLED, WIDE, problem, problems
+from stattests.cases import CHAINS, TREES, is_chain, problem, problems
 from stattests.cli import junit_xml, replay_command, write_failures
 from stattests.faults import FAULTS, LOOK_ALIKES
 from stattests.faults import subject as specimen_subject
@@ -21,7 +21,8 @@ from stattests.gate import Report, certify
 from stattests.problems import Problem
 from stattests.subject import builtin, load, of_object
 from stattests.verdict import Reason, Run, Verdict
-from univer import VERIFIERS, InputError, stop_law, verify
+from stattests.wide import wide
+from univer import VERIFIERS, InputError, Topology, stop_law, verify
 
 
 def fault(name: str) -> Any:
@@ -77,7 +78,7 @@ def test_a_vocabulary_of_real_size_shows_what_toys_do_not() -> None:
     """A floor under the residual: TV 1.4e-5 with four tokens (docs/FAULTS_CAUGHT.md)."""
     row = next(row for row in FAULTS if row.name == "residual-floor-1e-5")
     subject = specimen_subject(row)
-    found = sequential.wide(subject, problems(WIDE)[0], Run(1e-12, 0.05, 1))
+    found = wide(subject, problems(TREES.wide)[0], Run(1e-12, 0.05, 1))
     assert (found.verdict, found.layer) == (Verdict.BIASED, "wide")
 
 
@@ -124,7 +125,7 @@ def test_reports_can_be_written(biased: Report, tmp_path: Any) -> None:
 
 
 def test_a_problem_reads_back_bit_for_bit() -> None:
-    for family, topology, vocab in SAMPLED:
+    for family, topology, vocab in TREES.sampled:
         model = problem(family, topology, vocab)
         again = Problem.from_json(json.loads(json.dumps(model.to_json())))
         assert (again.target == model.target).all()
@@ -134,7 +135,7 @@ def test_a_problem_reads_back_bit_for_bit() -> None:
 
 
 def test_registered_problems_have_between_them_what_they_must() -> None:
-    models = problems(SAMPLED)
+    models = problems(TREES.sampled)
     shapes = [model.topology for model in models]
     assert all(model.vocab >= max(layer.arity for layer in model.topology.layers) + 2
                for model in models)  # fmt: skip
@@ -144,11 +145,14 @@ def test_registered_problems_have_between_them_what_they_must() -> None:
     assert any(min(shape.leaves) < max(shape.internal) for shape in shapes)
     assert any((model.target == 0).any() for model in models)
     assert any((model.draft == 0).any() for model in models)
-    families = {family for family, _, _ in SAMPLED}
+    families = {family for family, _, _ in TREES.sampled}
     assert {"ties", "small-support", "temperature-.5", "top-k", "top-p", "equal"} <= families
-    for rows in (SAMPLED, EXACT, CHAINS, PROBED, PROBED_BATCHED):
-        names = [model.name for model in problems(rows)]
-        assert len(set(names)) == len(names)
+    for cases in (TREES, CHAINS):
+        for rows in (cases.sampled, cases.exact, cases.probed + cases.probed_batched):
+            names = [model.name for model in problems(rows)]
+            assert len(set(names)) == len(names)
+    for rows in (CHAINS.sampled, CHAINS.exact, CHAINS.integrated, CHAINS.probed, CHAINS.wide):
+        assert all(is_chain(Topology.parse(topology)) for _, topology, _ in rows)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ def test_users_own_tree_and_vocabulary_are_added() -> None:
         ({"asked": "huge"}, "budget: 'huge' is unknown; choose one of smoke, pr, nightly"),
         ({"max_minutes": 0}, "max-minutes: expected a number > 0, got 0"),
         ({"topology": "9y9"}, "topology: cannot read '9y9'"),
-        ({"topology": "3x1", "vocab": 4}, "vocab: 4 tokens hide faults on 3x1; at least 5"),
+        ({"topology": "3x1", "vocab": 4}, "vocab: 4 is too small for 3x1; expected at least 5"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], says: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stattests import budget, layers, purity, sequential
-from stattests.cases import SAMPLED, problem
+from stattests import budget, independence, layers, purity, sequential
+from stattests.cases import TREES, problem
 from stattests.engine import cycles
 from stattests.exact import ExactLaw
 from stattests.faults.catalogue import FAULTS
@@ -74,7 +74,7 @@ def catch(fault: Fault, least: float = SAMPLED_TV) -> list[Caught]:
     if fault.kind == "law":
         return _catch_law(fault, least)
     run = Run(ALPHA, 0.05, SEED)
-    toys = [fault.problem, *(problem(*row) for row in SAMPLED if row[0] in EDGE_PROBLEMS)]
+    toys = [fault.problem, *(problem(*row) for row in TREES.sampled if row[0] in EDGE_PROBLEMS)]
     results: list[CaseResult] = []
     box = subject(fault)  # one object throughout: some faults show only after many calls
     for toy in toys:
@@ -84,7 +84,8 @@ def catch(fault: Fault, least: float = SAMPLED_TV) -> list[Caught]:
             if not box.own_randomness:
                 results.append(purity.edges(box, toy, run))
             if fault.kind == "dependence":
-                results += sequential.pairs(box, toy, run)
+                results += independence.pairs(box, toy, run)
+                results.append(independence.lags(box, toy, run))
             for found in (
                 layers.length(box, toy, run),
                 purity.lifetime(box, toy, run, before),

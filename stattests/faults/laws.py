@@ -31,6 +31,7 @@ TOYS = (
     ("sharp", "chain:2", 4),
     ("near", "[[0],[1],[0,0]]", 4),
     ("sharp", "3x1", 5),
+    ("dirichlet-.3", "chain:2", 4),
 )
 FILE = Path(str(files("stattests.faults"))) / "laws.json"
 SMALLEST = 1e-15  # what rounding leaves of an output that never comes
