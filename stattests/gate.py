@@ -29,8 +29,8 @@ from stattests.wide import wide
 from univer import InputError
 from univer import __version__ as version
 
-# Layers that one problem is enough for: what they look for does not depend on the laws.
-ONCE = {"pairs": independence.pairs, "lags": independence.lags}
+# Where accepting and where drawing the next token shows most that numbers were used before.
+LAG_FAMILIES = ("sharp", "disjoint")
 
 Progress = Callable[[str, float], None]  # what is done next, share of the whole that is done
 
@@ -163,7 +163,8 @@ def certify(
         results += [purity.contract(subject, problem, run) for problem in first]
         plan = _plan(subject, cases, asked, own, seed, max_minutes)
         # Tests that bet: L3, wide, L2 and its L1, pairs of rows and of calls, lags.
-        count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 3
+        count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 2
+        count += len(LAG_FAMILIES)
         run = Run(
             budget.ALPHA_RUN / count,
             budget.BUDGETS[plan.budget],
@@ -305,8 +306,9 @@ def _layers(
         if not subject.own_randomness:
             add("edges", 0.2, problem, purity.edges)
         add("wide", 5.0, problem, wide)
-    for name, layer in ONCE.items():
-        add(name, 1.0, plan.sampled[0][0], layer)
+    add("pairs", 1.0, plan.sampled[0][0], independence.pairs)
+    for problem in _first_of_each(LAG_FAMILIES, plan):
+        add("lags", 1.0, problem, independence.lags)
     for problem, _ in plan.sampled[:4]:
         add("length", 0.2, problem, layers.length)
     whole, done = sum(cost for _, cost, _ in steps), 0.0
@@ -315,6 +317,11 @@ def _layers(
         for found in call():
             yield name, done / whole, found
         done += cost
+
+
+def _first_of_each(families: tuple[str, ...], plan: Plan) -> Iterator[Problem]:
+    for family in families:
+        yield next(problem for problem, _ in plan.sampled if problem.family == family)
 
 
 def _rank(result: CaseResult) -> int:

@@ -27,6 +27,7 @@ Laws = NDArray[np.float64]  # [K, V]
 
 LISTED = 4096  # largest vocabulary whose laws are written out
 POOL_SIZE = 7  # law pairs a pool: coprime to the usual vocabularies and arities
+WIDE_POOL_SIZE = 2  # the same of a real vocabulary: fewer laws, so that each is seen often
 ONE_HOT_PAIR = 2  # a pair that the root does not use: one-hot there would leave nothing to see
 
 ROOT_HASH = 0x2545F4914F6CDD1D
@@ -317,4 +318,5 @@ def make_problem(
 def _pool(name: str, family: str, shape: Topology, vocab: int, root: int = 0) -> tuple[Laws, Laws]:
     arity = max((layer.arity for layer in shape.layers), default=1)
     rng = numpy_generator(f"problem/{name}", root=root)
-    return FAMILIES[family](rng, POOL_SIZE, vocab, max(arity, 2))
+    size = WIDE_POOL_SIZE if family in WIDE_FAMILIES else POOL_SIZE
+    return FAMILIES[family](rng, size, vocab, max(arity, 2))
