@@ -29,8 +29,8 @@ def heading(asked: str) -> str:
     return f"""# Many seeds, no false alarm
 
 Written by `python -m stattests.seeds` with UniVer {version}: the built-in verifiers at budget
-{asked}, a seed a run. A false alarm would need an E of 1 / {budget.ALPHA_RUN:g}, times the number of tests
-in the run. Largest log10 E: over all tests of the run.
+{asked}, a seed a run. A false alarm would need an E of 1 / {budget.ALPHA_RUN:g}, times the number
+of tests in the run. Largest log10 E: over all tests of the run.
 
 | seed | verifier | verdict | sampled cycles | largest log10 E | seconds |
 |---|---|---|---|---|---|

@@ -213,9 +213,7 @@ def test_a_failure_of_the_certification_itself_is_no_verdict(
     monkeypatch.setattr(cli, "certify_in_worker", failing)
     done = CliRunner().invoke(cli.main, ["certify", "univer"])
     assert done.exit_code == 2
-    assert (
-        done.stderr == "error: the certification itself failed, which is no verdict: MemoryError\n"
-    )
+    assert "the certification itself failed, which is no verdict: MemoryError" in done.stderr
     assert "verdict:" not in done.stdout
 
 

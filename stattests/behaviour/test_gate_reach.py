@@ -152,7 +152,7 @@ def test_running_sums_in_half_precision_let_too_few_tokens_out() -> None:
         return replace(out, next_token=token, tokens=tokens)
 
     subject = replace(builtin("greedy"), verify=coarse, stop_law=None)
-    found = wide(subject, problem(*TREES.wide[0]), RUN)
+    found = wide(subject, problem(*TREES.wide[0]), replace(RUN, delta=0.01))
     assert found.verdict is Verdict.BIASED
     assert found.extra["worst"] == "1 tokens on, tokens that came before"
 
@@ -296,6 +296,7 @@ class Lazy:
 
     @property
     def accepted_nodes(self) -> Any:
+        """Never there."""
         raise KeyError("lazy")
 
 
