@@ -113,7 +113,9 @@ CHAINS = Cases(
     integrated=(("temperature-.5", "chain:5", 12), ("near", "chain:8", 8)),
     probed=(("sharp", "chain:1", 4), ("sharp", "chain:2", 4), ("near", "chain:2", 4)),
     probed_batched=tuple(
-        (family, "chain:2", 4) for family in FAMILIES if family not in WIDE_FAMILIES
+        (family, "chain:2", 4)
+        for family in FAMILIES
+        if family not in (*WIDE_FAMILIES, "sharp", "near")
     ),
     wide=(("wide", "chain:1", 32_768), ("zipf", "chain:2", 50_257), ("wide", "chain:1", 151_936)),
     small=("chain:1", "chain:2", "chain:3"),

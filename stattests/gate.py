@@ -276,6 +276,10 @@ def _layers(
         def call() -> Iterator[CaseResult | None]:
             _seed(subject, f"{name}/{problem.name}", run.root)
             start = time.monotonic()
+            if start > run.deadline:
+                late = (Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, "not begun in time")
+                yield CaseResult(problem.name, name, *late)
+                return
             given = layer(subject, problem, run)
             for found in given if isinstance(given, Iterator) else [given]:
                 if found is not None and found.verdict.failed:

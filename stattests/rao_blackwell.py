@@ -125,7 +125,7 @@ class Agreement:
 
     def result(self, case: str, run: Run) -> CaseResult:
         """L1 where laws cannot be listed: BROKEN if the decisions follow another law."""
-        values = np.concatenate(self.values)
+        values = np.concatenate([np.empty(0), *self.values])
         value = pit_log_e(values, self.planned)
         seen: dict[str, Any] = {"n": len(values), "log10_e": value / log(10)}
         if value >= log(1 / run.alpha):

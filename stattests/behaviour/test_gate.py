@@ -44,7 +44,7 @@ def test_a_correct_verifier_is_certified_with_its_guarantee(certified: Report) -
     assert certified.verdict is Verdict.CERTIFIED
     layers = {result.layer for result in certified.results}
     assert layers == {
-        *("contract", "edges", "L0", "L1", "Lx", "L2", "L3", "wide", "pairs", "length")
+        *("contract", "edges", "L0", "L1", "Lx", "L2", "L3", "wide", "pairs", "lags", "length")
     }
     assert all(r.n >= r.n_required for r in certified.results if r.layer == "L3")
     assert "no TV >= 0.05" in certified.guarantee
