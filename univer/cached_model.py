@@ -7,9 +7,10 @@ that its logits are those of a plain forward over its path. Prefill is the case 
 is pending.
 
 The cache holds `length` tokens of the text, then the tree nodes fed so far, in the order of
-`nodes`; `keep` drops all nodes but the accepted ones, which are text from then on.
+`nodes`; `keep` drops all nodes but the accepted ones, which are text from then on. When asked to,
+it remembers a feature for every slot of the cache: what the LM head reads there.
 
-Letters: P pending tokens, N tree nodes, n nodes of a call, V vocabulary.
+Letters: P pending tokens, N tree nodes, n nodes of a call, T text, d width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from univer.topology import Topology
 
 # Other implementations ignore a 4-D mask, which would let siblings see each other.
 ATTENTION = ("sdpa", "eager")
+ROOT_ALONE = Topology((-1,), "none")
 
 
 class CachedModel:
@@ -68,6 +70,26 @@ class CachedModel:
         self.length = 0
         self.nodes: tuple[int, ...] = ()
         self._cache = DynamicCache()
+        self._remembers = False
+        self._features: Tensor | None = None  # [slots of the cache, d]
+
+    def remember_features(self) -> None:
+        """From now on keep the features of the text; to be called before anything is read."""
+        self._remembers = True
+
+    def features(self, text: Sequence[int]) -> Tensor:
+        """The last hidden states, after the final norm, of all tokens but the root: [T - 1, d].
+
+        What the cache does not hold of them is read first.
+
+        Args:
+            text: at least two token ids, as for `logits`; the last is the root.
+        """
+        if self.length < len(text) - 1:
+            last = torch.tensor([[text[-2]]], device=self.device)
+            self.logits(text[:-1], DraftTree(ROOT_ALONE, last), (0,))
+        assert self._features is not None
+        return self._features[: len(text) - 1]
 
     @property
     def device(self) -> torch.device:
@@ -102,7 +124,11 @@ class CachedModel:
             # it decides, but the law of the tokens within the budget stays right: a verifier is
             # lossless whatever laws it is told of deeper nodes.
             positions = positions.clamp(max=self.max_positions - 1)
-        mask = self._mask(tree.topology, len(pending), fed)
+        mask = tree_mask(
+            tree.topology, self.length, self.nodes, len(pending), fed, dtype=self.model.dtype
+        )
+        # Only a model that is asked for its hidden states has to know the argument.
+        extra = {"output_hidden_states": True} if self._remembers else {}
         output = self.model(
             input_ids=ids,
             attention_mask=mask.to(self.device),
@@ -110,26 +136,17 @@ class CachedModel:
             cache=self._cache,
             use_cache=True,
             logits_to_keep=len(nodes),
+            **extra,
         )
         self._cache = output.cache
+        if self._remembers:
+            read = output.hidden_states[-1][0]
+            held = self._features
+            self._features = read if held is None else torch.cat([held, read])
         self.length = len(text)
         self.nodes += tuple(fed)
         logits: Tensor = output.logits[:, -len(nodes) :]
         return logits
-
-    def _mask(self, topology: Topology, pending: int, fed: Sequence[int]) -> Tensor:
-        """Additive mask [1, 1, P + n, length + nodes + P + n]: 0 where a row may look."""
-        rows, held = pending + len(fed), self.length + len(self.nodes)
-        sees = torch.zeros(rows, held + rows, dtype=torch.bool)
-        sees[:, : self.length] = True
-        sees[:, held : held + pending] = torch.ones(rows, pending, dtype=torch.bool).tril()
-        if fed:
-            ancestors = _ancestors(topology)[list(fed)]
-            sees[pending:, self.length : held] = ancestors[:, list(self.nodes)]
-            sees[pending:, held + pending :] = ancestors[:, list(fed)]
-        dtype = self.model.dtype
-        mask = torch.zeros(1, 1, *sees.shape, dtype=dtype)
-        return mask.masked_fill_(~sees, torch.finfo(dtype).min)
 
     @torch.no_grad()
     def keep(self, accepted: Sequence[int] = ()) -> None:
@@ -152,6 +169,46 @@ class CachedModel:
             at = torch.tensor(slots, dtype=torch.int64, device=layer.keys.device)
             layer.keys = layer.keys.index_select(2, at)
             layer.values = layer.values.index_select(2, at)
+        if self._features is not None:
+            at = torch.tensor(slots, dtype=torch.int64, device=self._features.device)
+            self._features = self._features.index_select(0, at)
+
+
+def tree_mask(
+    topology: Topology,
+    length: int,
+    held: Sequence[int],
+    pending: int,
+    fed: Sequence[int],
+    *,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Additive mask [1, 1, P + n, length + held + P + n]: 0 where a row may look, else the minimum.
+
+    Args:
+        topology: the tree's shape.
+        length: tokens of the text in the cache, which come first there.
+        held: tree nodes in the cache, behind the text.
+        pending: number P of the text's tokens that are fed now, the first rows.
+        fed: the n nodes that are fed now, the rows behind them; each sees itself, its ancestors
+            and the text.
+        dtype: of the mask.
+
+    Example:
+        >>> mask = tree_mask(Topology.parse("2x1"), 1, (), 0, (1, 2), dtype=torch.float32)
+        >>> (mask[0, 0] == 0).tolist()
+        [[True, True, False], [True, False, True]]
+    """
+    rows, before = pending + len(fed), length + len(held)
+    sees = torch.zeros(rows, before + rows, dtype=torch.bool)
+    sees[:, :length] = True
+    sees[:, before : before + pending] = torch.ones(rows, pending, dtype=torch.bool).tril()
+    if fed:
+        ancestors = _ancestors(topology)[list(fed)]
+        sees[pending:, length:before] = ancestors[:, list(held)]
+        sees[pending:, before + pending :] = ancestors[:, list(fed)]
+    mask = torch.zeros(1, 1, *sees.shape, dtype=dtype)
+    return mask.masked_fill_(~sees, torch.finfo(dtype).min)
 
 
 @lru_cache(maxsize=32)

@@ -2,7 +2,7 @@
 
 A drafter is anything with `start(target) -> DraftSession`; a session follows one text and gives
 the logits from which the tree is drawn. `SmallModel` is another causal LM; `layer_skip` makes one
-out of the target's own layers.
+out of the target's own layers; `EagleHead` reads the target's features.
 """
 
 from __future__ import annotations
