@@ -11,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +164,10 @@ def run(config: Config, *, resume: bool, console: Console) -> EagleHead:
     with Ticker(console, "training", "steps", recipe.steps) as ticker:
 
         def told(step: int, loss: float, curve: Sequence[Point]) -> None:
-            seen.append(loss)
-            recent = seen[-20:]
-            note = f"loss {sum(recent) / len(recent):.3f}, held-out acceptance"
-            if step > 0:
+            if not isnan(loss):  # before the first step there is none
+                seen.append(loss)
+                recent = seen[-20:]
+                note = f"loss {sum(recent) / len(recent):.3f}, held-out acceptance"
                 ticker.tick(step, len(seen), f"{note} {curve[-1].acceptance:.3f}")
 
         network, curve = train(

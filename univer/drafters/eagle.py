@@ -135,10 +135,8 @@ class EagleSession:
             tokens, places = list(text), [0]
         else:
             features = self._target.features(text)[self._length :]
-            tokens, places = (
-                list(text[self._length + 1 :]),
-                list(range(self._length, len(text) - 1)),
-            )
+            tokens = list(text[self._length + 1 :])
+            places = list(range(self._length, len(text) - 1))
         mask = tree_mask(ROOT_ALONE, self._length, (), len(tokens), (), dtype=features.dtype)
         guesses = self._forward(torch.tensor(tokens), features, mask, places)
         self._length = len(text) - 1
