@@ -8,12 +8,10 @@ run's folder), the training (checkpoint and held-out curve there, too), the head
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import inf, isnan
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
@@ -33,6 +31,7 @@ from gpu_runs.eagle_training import Point, Recipe, train
 from gpu_runs.models import EMBEDDED, LoadedModel, load_model
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import read_prompts
+from gpu_runs.toml_tables import filled, read_toml
 from univer import InputError
 from univer.drafters.eagle import EagleHead
 
@@ -72,35 +71,14 @@ def read_config(path: Path) -> Config:
     Raises:
         InputError: no such file, not TOML, an unknown key, or a value of another type.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"config: cannot read {path}: {error}.") from error
-    parts: dict[str, Any] = {}
-    for name, kind in (("text", Text), ("training", Recipe)):
-        section = table.pop(name, {})
-        if not isinstance(section, dict):
-            raise InputError(f"config: {name} must be a table, got {section!r}.")
-        parts[name] = _filled(kind, section, f"{name}.")
-    config: Config = _filled(Config, table, "", **parts)
+    table = read_toml(path)
+    parts = {
+        name: filled(kind, table.pop(name, {}), f"{name}.")
+        for name, kind in (("text", Text), ("training", Recipe))
+    }
+    config: Config = filled(Config, table, **parts)
     _check_numbers(config)
     return config
-
-
-def _filled(kind: Any, given: dict[str, Any], where: str, **parts: Any) -> Any:
-    """A dataclass from a table whose values have the types of its defaults."""
-    defaults = kind()
-    known = {f.name: getattr(defaults, f.name) for f in fields(kind) if f.name not in parts}
-    for key, value in given.items():
-        if key not in known:
-            raise InputError(
-                f"config: {where}{key} is unknown; expected one of {', '.join(known)}."
-            )
-        wanted = type(known[key])
-        fits = type(value) is wanted or (wanted is float and type(value) is int)
-        if not fits:
-            raise InputError(f"config: {where}{key} must be {wanted.__name__}, got {value!r}.")
-    return kind(**given, **parts)
 
 
 def _check_numbers(config: Config) -> None:

@@ -246,7 +246,7 @@ def test_without_a_file_the_target_writes_its_own_texts_once(
         ("[training]\nstep = 3", r"training\.step is unknown"),
         ("[training]\nsteps = 0", "steps must be at least 1, got 0"),
         ("[training]\ntop = 65", r"training\.top must be at most 64"),
-        ('[training]\nnoise = "much"', r"training\.noise must be float, got 'much'"),
+        ('[training]\nnoise = "much"', r"training\.noise must be a number, got 'much'"),
         ("target = ", "cannot read"),
     ],
 )
