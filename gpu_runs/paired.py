@@ -24,7 +24,8 @@ import torch
 from gpu_runs.pit import pit_of_cycle
 from gpu_runs.prompts import Prompt
 from univer import VERIFIERS, Filters, Topology, stop_law, verify
-from univer.decoding import Decoder, until_end
+from univer.decoding import Decoder, Drawn, until_end
+from univer.verifiers import VerifyOutput
 
 TOKENS_A_VISIT = 8  # few, so that a short run still reaches prompts of all categories
 
@@ -61,54 +62,112 @@ def visits(prompts: Sequence[Prompt], drives: Sequence[str]) -> Iterator[tuple[P
         yield prompts[visit % len(prompts)], drives[turn % len(drives)]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A context in which all verifiers were judged, each on the tree of its own draft law.
+
+    trees: draft law -> the tree drawn in this context.
+    expected: verifier -> expected number of accepted tokens, exact given its tree.
+    driver: the verifier whose decision goes on with the text.
+    output: that decision.
+    tokens: what of it the visit takes: nothing beyond its number of tokens or EOS.
+    verify_ms: the decision's time.
+    """
+
+    trees: dict[str, Drawn]
+    expected: dict[str, float]
+    driver: str
+    output: VerifyOutput
+    tokens: tuple[int, ...]
+    verify_ms: float
+
+    @property
+    def drawn(self) -> Drawn:
+        """The driver's tree."""
+        return self.trees[VERIFIERS[self.driver].drafting]
+
+
 def judge(
     decoder: Decoder,
     topology: Topology,
     driver: str,
-    prompt: Prompt,
     *,
     left: int,
     ends: frozenset[int],
     generator: torch.Generator,
-) -> tuple[Context, tuple[int, ...]]:
-    """Judge all verifiers in the decoder's context and advance it by its driver's decision.
+    verifiers: Sequence[str] = tuple(VERIFIERS),
+) -> Judged:
+    """Judge the verifiers in the decoder's context and advance it by its driver's decision.
 
     Args:
         decoder: where the text stands.
         topology: the shape of the trees.
-        driver: the verifier that decides.
-        prompt: where the text began.
+        driver: the verifier that decides, one of `verifiers`.
         left: tokens that the visit still has.
         ends: token ids that end it.
         generator: where the random numbers come from.
-
-    Returns:
-        The context, and the tokens added to the visit: nothing beyond its number or EOS.
+        verifiers: those that are judged.
     """
     own = VERIFIERS[driver].drafting
     # The law of the verifier that decides comes last: its tree is the one in the caches.
-    laws = sorted({row.drafting for row in VERIFIERS.values()}, key=lambda law: (law == own, law))
-    lengths = {}
+    laws = sorted({VERIFIERS[n].drafting for n in verifiers}, key=lambda law: (law == own, law))
+    trees, expected = {}, {}
     for law in laws:
-        drawn = decoder.draw(law, topology, generator=generator)
-        for name, row in VERIFIERS.items():
-            if row.drafting == law:
-                judged = stop_law(row, drawn.tree, drawn.target_probs, drawn.draft_probs)
-                lengths[name] = 1 + judged.expected_accepted.item()
+        drawn = trees[law] = decoder.draw(law, topology, generator=generator)
+        for name in verifiers:
+            if VERIFIERS[name].drafting == law:
+                judged = stop_law(name, drawn.tree, drawn.target_probs, drawn.draft_probs)
+                expected[name] = judged.expected_accepted.item()
+    start = decoder.now()
     output = verify(driver, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator)
+    verify_ms = 1e3 * (decoder.now() - start)
     decoder.advance(output)
     emitted = [t for t in output.tokens[0].tolist() if t >= 0]
-    tokens = until_end(emitted[:left], ends)
-    context = Context(
-        prompt.prompt_id,
-        prompt.category,
-        lengths,
-        driver,
-        tuple(pit_of_cycle(drawn, output, tokens, generator).tolist()),
-        drawn.draft_ms,
-        drawn.target_ms,
-    )
-    return context, tokens
+    return Judged(trees, expected, driver, output, until_end(emitted[:left], ends), verify_ms)
+
+
+def visit(
+    target: Any,
+    drafter: Any,
+    prompt: Sequence[int],
+    *,
+    topology: Topology,
+    filters: Filters,
+    driver: str,
+    tokens: int,
+    ends: frozenset[int],
+    generator: torch.Generator,
+    verifiers: Sequence[str] = tuple(VERIFIERS),
+) -> Iterator[Judged]:
+    """The contexts of one text: this many tokens behind the prompt, or up to EOS.
+
+    Args:
+        target: a causal LM.
+        drafter: another one, or a Drafter.
+        prompt: token ids.
+        topology: the shape of every tree.
+        filters: for draft and target alike.
+        driver: the verifier that writes the text.
+        tokens: how many.
+        ends: token ids that end the visit.
+        generator: where the random numbers come from.
+        verifiers: those that are judged.
+    """
+    budget = tokens + topology.depth
+    decoder = Decoder(target, drafter, prompt, filters=filters, max_new_tokens=budget)
+    left = tokens
+    while left > 0:
+        judged = judge(
+            decoder,
+            topology,
+            driver,
+            left=left,
+            ends=ends,
+            generator=generator,
+            verifiers=verifiers,
+        )
+        yield judged
+        left = 0 if judged.tokens[-1] in ends else left - len(judged.tokens)
 
 
 def positions_needed(prompt: int, topology: Topology) -> int:
@@ -143,18 +202,33 @@ def paired_contexts(
     """
     ids = {prompt.prompt_id: tokens for prompt, tokens in prompts}
     for prompt, driver in visits([prompt for prompt, _ in prompts], drives):
-        start = ids[prompt.prompt_id]
-        budget = positions_needed(len(start), topology) - len(start)
-        decoder = Decoder(target, drafter, start, filters=filters, max_new_tokens=budget)
-        left = TOKENS_A_VISIT
-        while left > 0:
-            context, tokens = judge(
-                decoder, topology, driver, prompt, left=left, ends=ends, generator=generator
-            )
-            yield context
-            left = 0 if tokens[-1] in ends else left - len(tokens)
+        for judged in visit(
+            target,
+            drafter,
+            ids[prompt.prompt_id],
+            topology=topology,
+            filters=filters,
+            driver=driver,
+            tokens=TOKENS_A_VISIT,
+            ends=ends,
+            generator=generator,
+        ):
+            yield _context(prompt, judged, generator)
         if not more():
             return
+
+
+def _context(prompt: Prompt, judged: Judged, generator: torch.Generator) -> Context:
+    drawn = judged.drawn
+    return Context(
+        prompt.prompt_id,
+        prompt.category,
+        {name: 1 + value for name, value in judged.expected.items()},
+        judged.driver,
+        tuple(pit_of_cycle(drawn, judged.output, judged.tokens, generator).tolist()),
+        drawn.draft_ms,
+        drawn.target_ms,
+    )
 
 
 def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from univer import InputError
 
+NEW = ".new-"
+
 
 def check_writable(path: Path) -> None:
     """Refuse a place where `write_json` could not put a file.
@@ -35,16 +37,27 @@ def write_json(path: Path, results: Any) -> None:
     text = json.dumps(_finite(results), indent=1, allow_nan=False)
     try:
         _refuse_special(path)
-        place = path.resolve()  # a link stays one; the file that it names is replaced
-        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            whole = Path(folder) / "results"
-            with whole.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            whole.replace(place)
+        write_whole(path, text.encode())
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is whole or absent, whenever the process or the machine ends.
+
+    A killed process may leave a file named NEW + anything beside it. Raises OSError.
+    """
+    place = path.resolve()  # a link stays one; the file that it names is replaced
+    new = place.with_name(f"{NEW}{os.getpid()}-{place.name}")
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(place)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _refuse_special(path: Path) -> None:

@@ -10,9 +10,11 @@ import torch
 
 from gpu_runs.pit import pit_of_cycle
 from univer import VERIFIERS, Filters, Topology
-from univer.decoding import decode
+from univer.decoding import Cycle, decode
 
 PLAIN = "plain"  # one token a forward: the same loop over the tree that is only its root
+NO_TREE = Topology.parse("none")
+PLAIN_VERIFIER = "univer"  # any would do: there is nothing to decide
 
 
 @dataclass
@@ -28,6 +30,17 @@ class Decoded:
     def tokens_per_second(self) -> float:
         """Speed, with prefill and the compaction of the caches."""
         return 1e3 * self.tokens / self.milliseconds
+
+
+def decode_as(
+    name: str, target: Any, drafter: Any, prompt: Sequence[int], *, topology: Topology, **rest: Any
+) -> Iterator[Cycle]:
+    """The cycles of one text, decoded by the verifier of this name, or plainly.
+
+    The rest as in `univer.decoding.decode`.
+    """
+    verifier, shape = (PLAIN_VERIFIER, NO_TREE) if name == PLAIN else (name, topology)
+    return decode(target, drafter, prompt, verifier=verifier, topology=shape, **rest)
 
 
 def decode_in_turn(
@@ -49,17 +62,16 @@ def decode_in_turn(
     for prompt in prompts:
         # In turn, so that a machine that slows down slows all of them.
         for name, row in state.items():
-            cycles = decode(
+            for cycle in decode_as(
+                name,
                 target,
                 drafter,
                 prompt,
-                verifier="univer" if name == PLAIN else name,
-                topology="none" if name == PLAIN else topology,
+                topology=topology,
                 filters=filters,
                 max_new_tokens=tokens_a_prompt,
                 generator=generator,
-            )
-            for cycle in cycles:
+            ):
                 record = cycle.record
                 row.tokens += len(record.tokens)
                 row.cycles += 1

@@ -81,15 +81,13 @@ def test_text_goes_on_with_a_verifier_of_the_tree_drawn_last(drives: str) -> Non
     target, drafter = tiny_llama(3), tiny_llama(7)
     decoder = Watched(target, drafter, [1, 2], filters=Filters(), max_new_tokens=9)
     generator = torch.Generator().manual_seed(0)
-    prompt = read_prompts()[0]
     shape, ends = Topology.parse("2x2"), frozenset[int]()
-    judged, tokens = judge(decoder, shape, drives, prompt, left=9, ends=ends, generator=generator)
-    assert len(judged.values) == len(tokens)
+    judged = judge(decoder, shape, drives, left=9, ends=ends, generator=generator)
     assert sorted(drawn_laws) == ["top_residual", "without_replacement"]
     assert drawn_laws[-1] == VERIFIERS[drives].drafting
-    assert decoder.text == [1, 2, *tokens]
-    assert set(judged.lengths) == set(VERIFIERS)
-    assert all(1 <= length <= 3 for length in judged.lengths.values())
+    assert decoder.text == [1, 2, *judged.tokens]
+    assert set(judged.expected) == set(VERIFIERS)
+    assert all(0 <= length <= 2 for length in judged.expected.values())
 
 
 def test_pit_values_use_the_laws_of_each_tokens_own_prefix() -> None:
