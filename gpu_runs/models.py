@@ -35,6 +35,8 @@ FOLDER = "smollm2-135m-instruct-0.1.2"
 # Digits, accents (one letter composed, one decomposed), case, punctuation and runs of spaces.
 PROBE = " In 2024,  3.14 cre\u0300mes br\u00fbl\u00e9es cost \u20ac1,000:\n\tIsn't it?  "
 
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+
 Report = Callable[[str], None]
 
 
@@ -64,14 +66,16 @@ def load_model(
     *,
     argument: str = "model",
     device: str | torch.device = "cpu",
+    dtype: str = "auto",
     report: Report = _silent,
 ) -> LoadedModel:
-    """The model and tokenizer of this name, in float32 on the CPU, else in the file's own dtype.
+    """The model and tokenizer of this name.
 
     Args:
         name: "smollm2" (the embedded model), a folder of a Hugging Face model, or a hub id.
         argument: what error messages call it.
         device: where the model goes.
+        dtype: a name in DTYPES; auto: float32 on the CPU, else the file's own.
         report: called with one line before each step that takes long.
 
     Raises:
@@ -81,7 +85,7 @@ def load_model(
     device = usable_device(device)
     source = str(embedded_folder(report)) if name == EMBEDDED else _source(name, argument)
     # Few CPUs compute in bfloat16; the others are slower in it than in float32.
-    dtype: Any = torch.float32 if device.type == "cpu" else "auto"
+    kind: Any = "float32" if dtype == "auto" and device.type == "cpu" else dtype
     report(f"loading {name}")
     try:
         with _quiet():
@@ -89,7 +93,7 @@ def load_model(
             offline = Path(source).is_dir() or not _hub_answers()
             tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=offline)
             model: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, local_files_only=offline
+                source, dtype=kind, local_files_only=offline
             )
     except Exception as error:  # the libraries below raise anything from OSError to KeyError
         why = _first_line(error)
