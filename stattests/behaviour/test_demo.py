@@ -14,49 +14,14 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from transformers import PreTrainedTokenizerFast
 
 from gpu_runs import demo as demonstration
 from gpu_runs import models
 from gpu_runs.demo import main
 from gpu_runs.prompts import read_prompts
 from gpu_runs.results import write_json
-from stattests.behaviour.tiny_models import tiny_llama
+from stattests.behaviour.tiny_models import WORDS, save_model
 from univer import VERIFIERS, InputError
-
-WORDS = ["<unk>", "<eos>", "the", "a", "of", "is", "what", "to", "in", "one", "on", "for"]
-
-
-def save_model(
-    folder: Path,
-    *,
-    vocabulary: int = 12,
-    words: list[str] = WORDS,
-    split: str = "Whitespace",
-    max_positions: int = 256,
-) -> str:
-    """A tiny model and its word-level tokenizer in a folder, as a user would have one."""
-    ids = {word: number for number, word in enumerate(words)}
-    model = tiny_llama(
-        3, vocabulary=vocabulary, layers=4, dtype=torch.float32, max_positions=max_positions
-    )
-    model.generation_config.eos_token_id = 1
-    model.save_pretrained(folder)
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": split},
-        "model": {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"},
-    }
-    (folder / "words.json").write_text(json.dumps(tokenizer))
-    fast: Any = PreTrainedTokenizerFast
-    fast(tokenizer_file=str(folder / "words.json"), unk_token="<unk>").save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def demo(*arguments: str) -> Result:

@@ -5,18 +5,22 @@ Letters: V vocabulary, T tokens, Q rows of a forward.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 # Laws of the loop against laws of plain forwards. Float32 sums in another order differ by some 1e-6
 # in the laws of these models and by 6e-5 in the logits of the embedded one; float64 by 1e-15.
 LAW_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+
+WORDS = ["<unk>", "<eos>", "the", "a", "of", "is", "what", "to", "in", "one", "on", "for"]
 
 
 def tiny_llama(
@@ -51,6 +55,33 @@ def tiny_llama(
             )
         )
     return model.to(dtype).eval()
+
+
+def save_model(
+    folder: Path,
+    *,
+    vocabulary: int = 12,
+    words: list[str] = WORDS,
+    split: str = "Whitespace",
+    max_positions: int = 256,
+) -> str:
+    """A tiny model and its word-level tokenizer in a folder, as a user would have one."""
+    ids = {word: number for number, word in enumerate(words)}
+    model = tiny_llama(
+        3, vocabulary=vocabulary, layers=4, dtype=torch.float32, max_positions=max_positions
+    )
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(folder)
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": split},
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"},
+    }
+    (folder / "words.json").write_text(json.dumps(tokenizer))
+    fast: Any = PreTrainedTokenizerFast
+    fast(tokenizer_file=str(folder / "words.json"), unk_token="<unk>").save_pretrained(folder)
+    return str(folder)
 
 
 def plain_logits(model: Any, ids: Sequence[int]) -> Tensor:
