@@ -43,9 +43,8 @@ def filled(kind: Any, given: Any, where: str = "", **parts: Any) -> Any:
     known = {f.name: getattr(defaults, f.name) for f in fields(kind) if f.name not in parts}
     for key, value in given.items():
         if key not in known:
-            raise InputError(
-                f"config: {where}{key} is unknown; expected one of {', '.join(known)}."
-            )
+            names = ", ".join(f.name for f in fields(kind))
+            raise InputError(f"config: {where}{key} is unknown; expected one of {names}.")
         default = known[key]
         if isinstance(default, tuple):
             one, wanted = type(default[0]), f"a list, each entry {WORDS[type(default[0])]}"

@@ -21,7 +21,7 @@ from polars.testing import assert_frame_equal
 
 from gpu_runs.configuration import read_config
 from gpu_runs.loading import load_pair
-from gpu_runs.parts import read_rows
+from gpu_runs.parts import SCHEMA, read_rows
 from gpu_runs.plan import units
 from gpu_runs.prompts import read_prompts
 from gpu_runs.separate import PLAIN
@@ -37,7 +37,7 @@ from stattests.behaviour.tiny_runs import (
     write_config,
 )
 from stattests.budget import ALPHA_RUN
-from univer import VERIFIERS, Filters, Topology, decoding, stop_law
+from univer import VERIFIERS, Filters, Topology, decoding, stop_law, verify
 
 TWO_SETTINGS = [
     {"topology": "2x2", "temperature": 1.0, "prompts": 2},
@@ -228,6 +228,45 @@ def test_rows_are_the_laws_own_numbers(model: str, tmp_path: Path) -> None:
                 text.append(token)
             assert len(row["pit"]) == len(tokens)
             torch.rand(len(tokens), generator=generator, dtype=torch.float64)  # its PIT took them
+
+
+def test_paired_lengths_are_the_stop_laws_own(model: str, tmp_path: Path) -> None:
+    config = read_config(write_config(tmp_path, model))
+    pair, shape = load_pair(config, torch.device("cpu"), lambda _: None), Topology.parse("2x2")
+    for unit in units(config, read_prompts()):
+        found = pl.DataFrame(rows_of_unit(config, pair, unit, [2, 5, 7]), schema=SCHEMA)
+        generator = unit.generator()
+        decoder = decoding.Decoder(
+            pair.target.model, pair.drafter, [2, 5, 7], filters=Filters(), max_new_tokens=9
+        )
+        own = VERIFIERS[unit.writer].drafting
+        other = next(row.drafting for row in VERIFIERS.values() if row.drafting != own)
+        for _, rows_here in found.group_by("cycle", maintain_order=True):
+            trees = {law: decoder.draw(law, shape, generator=generator) for law in (other, own)}
+            for row in rows_here.iter_rows(named=True):
+                drawn = trees[VERIFIERS[row["verifier"]].drafting]
+                laws = (drawn.tree, drawn.target_probs, drawn.draft_probs)
+                expected = stop_law(row["verifier"], *laws).expected_accepted.item()
+                assert row["expected_accepted"] == expected
+                assert row["drives_text"] == (row["verifier"] == unit.writer)
+            mine = trees[own]
+            laws = (mine.tree, mine.target_probs, mine.draft_probs)
+            output = verify(unit.writer, *laws, generator=generator)
+            decoder.advance(output)
+            wrote = rows_here.row(by_predicate=pl.col("drives_text"), named=True)
+            assert wrote["num_accepted"] == output.num_accepted.item()
+            torch.rand(len(wrote["pit"]), generator=generator, dtype=torch.float64)
+
+
+def test_every_unit_has_a_stream_of_its_own(model: str, tmp_path: Path) -> None:
+    def firsts(**changes: Any) -> dict[str, float]:
+        config = read_config(write_config(tmp_path, model, **changes))
+        plan = units(config, read_prompts())
+        return {unit.name: torch.rand(1, generator=unit.generator()).item() for unit in plan}
+
+    few, many = firsts(seeds=[3]), firsts(seeds=[0, 3], settings=TWO_SETTINGS)
+    assert len(set(many.values())) == len(many) == 36
+    assert few.items() <= many.items()
 
 
 @pytest.mark.stat
