@@ -1,18 +1,11 @@
-"""The decoding cycle on a real model: draft a tree, score it in one forward, verify, keep.
+"""Speculative decoding of Hugging Face models, in three calls.
 
-    text, pending -> drafter, one forward a level -> tree -> target, one forward -> verify
-         ^                                                                            |
-         +------------ accepted tokens and the next one; both caches compacted <------+
-
-`generate` gives the text; `decode` yields every cycle with its tree and laws; `Decoder` is one
-step at a time, for those who judge several verifiers in the same context.
-
-Letters: N nodes, I internal nodes, V vocabulary.
+`generate` gives the text; `decode` yields every cycle with its tree and laws; `speculative` plugs
+the same loop into Hugging Face's own `model.generate`. `Decoder` is one step at a time.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,66 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from univer.cached_model import CachedModel
+from univer.decoder import Cycle, CycleRecord, Decoder, Drawn, cycles
 from univer.drafters import Drafter
-from univer.drafters.small_model import SmallModel
-from univer.drafting import DraftTree, draft_tree
 from univer.errors import InputError, check_exactly_one
 from univer.filters import Filters
-from univer.topology import Topology
-from univer.verifiers import Verifier, VerifyOutput, resolve, verify
+from univer.hf_generate import SpeculativeOutput, speculative
+from univer.topology import Topology, TopologySpec
+from univer.verifiers import Verifier, resolve
 
-TopologySpec = str | Topology | Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A drafted tree with the laws that verifiers read, B = 1.
-
-    tree: one tree, on the target's device like the laws.
-    target_probs: [1, N, V], after every node; float64 for a float64 model, else float32.
-    draft_probs: [1, I, V], the very laws that the tree was drawn from.
-    draft_ms, target_ms: time of drafting and of the target's forward, in milliseconds.
-    """
-
-    tree: DraftTree
-    target_probs: Tensor
-    draft_probs: Tensor
-    draft_ms: float
-    target_ms: float
-
-
-@dataclass(frozen=True)
-class CycleRecord:
-    """One cycle's numbers.
-
-    tokens: the tokens that it added to the text, nothing beyond EOS or the budget.
-    num_accepted: the drafted ones among them.
-    draft_ms, target_ms, verify_ms: milliseconds.
-    keep_ms: compacting both caches and adding the tokens, in milliseconds; next to nothing in a
-        text's last cycle, which keeps nothing.
-    """
-
-    tokens: tuple[int, ...]
-    num_accepted: int
-    draft_ms: float
-    target_ms: float
-    verify_ms: float
-    keep_ms: float
-
-    @property
-    def total_ms(self) -> float:
-        """The whole cycle's milliseconds."""
-        return self.draft_ms + self.target_ms + self.verify_ms + self.keep_ms
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """A CycleRecord with the tree, the laws and the verifier's whole decision."""
-
-    record: CycleRecord
-    drawn: Drawn
-    output: VerifyOutput
+__all__ = [
+    "Cycle",
+    "CycleRecord",
+    "Decoder",
+    "Drawn",
+    "Generation",
+    "SpeculativeOutput",
+    "decode",
+    "eos_ids",
+    "generate",
+    "seeded",
+    "speculative",
+    "until_end",
+]
 
 
 @dataclass(frozen=True)
@@ -99,83 +54,6 @@ class Generation:
     def acceptance_length(self) -> float:
         """Tokens a cycle, the next token counted."""
         return len(self.tokens) / len(self.cycles)
-
-
-class Decoder:
-    """One text on its way: `draw` a tree in its context as often as wanted, then `advance`.
-
-    Args:
-        target: a Hugging Face causal LM in evaluation mode.
-        drafter: a Drafter, or another causal LM over the same token ids.
-        prompt: token ids, a sequence or an integer tensor [T] or [1, T]; not empty.
-        filters: shapes the draft laws and the target's laws alike.
-        max_new_tokens: a promise of the caller's, against which the models' positions are checked:
-            the laws are right for that many tokens. `advance` counts nothing and adds whole
-            cycles; who wants fewer tokens stops calling it.
-
-    Raises:
-        InputError: names what does not fit.
-    """
-
-    def __init__(
-        self,
-        target: Any,
-        drafter: Drafter | Any,
-        prompt: Sequence[int] | Tensor,
-        *,
-        filters: Filters,
-        max_new_tokens: int,
-    ) -> None:
-        self.filters = filters
-        self._target = CachedModel(target)
-        source = drafter if hasattr(drafter, "start") else SmallModel(drafter)
-        self._drafter = source.start(self._target)
-        if self._drafter.vocabulary != self._target.vocabulary:
-            raise InputError(
-                f"drafter: its vocabulary has {self._drafter.vocabulary} tokens but the target's"
-                f" has {self._target.vocabulary}; both must be over the same token ids."
-            )
-        self.text = _prompt_ids(prompt, self._target.vocabulary)
-        _check_budget(max_new_tokens, len(self.text), self._target, self._drafter)
-
-    def draw(self, drafting: str, topology: Topology, *, generator: torch.Generator) -> Drawn:
-        """Draft a tree in the present context and score it; an earlier one is forgotten."""
-        self._target.keep()
-        self._drafter.keep()
-        start = self.now()
-        root = torch.tensor([self.text[-1]], device=self._drafter.device)
-
-        def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-            logits = self._drafter.logits(self.text, tree, nodes)
-            return self.filters(logits), logits if self.filters.greedy else None
-
-        tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
-        drafted = self.now()
-        tree = DraftTree(topology, tree.tokens.to(self._target.device))
-        logits = self._target.logits(self.text, tree, range(topology.num_nodes))
-        target_probs = self.filters(logits)
-        scored = self.now()
-        return Drawn(
-            tree,
-            target_probs,
-            draft_probs.to(target_probs.device),
-            1e3 * (drafted - start),
-            1e3 * (scored - drafted),
-        )
-
-    def advance(self, output: VerifyOutput) -> None:
-        """Add what a verifier made of the tree drawn last to the text."""
-        accepted = [v for v in output.accepted_nodes[0].tolist() if v >= 0]
-        self._target.keep(accepted)
-        self._drafter.keep(accepted)
-        self.text += output.tokens[0, : len(accepted) + 1].tolist()
-
-    def now(self) -> float:
-        """Seconds on a clock, after everything that was started on either device has ended."""
-        for device in {self._target.device, self._drafter.device}:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-        return time.perf_counter()
 
 
 def decode(
@@ -202,22 +80,14 @@ def decode(
         target, drafter, prompt, filters=filters or Filters(), max_new_tokens=max_new_tokens
     )
     left = max_new_tokens
-    while left > 0:
-        drawn = decoder.draw(rule.drafting, shape, generator=generator)
-        start = decoder.now()
-        output = verify(
-            rule, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator
-        )
-        decided = decoder.now()
-        emitted = [t for t in output.tokens[0].tolist() if t >= 0]
+
+    def cut(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:
+        nonlocal left
         tokens = until_end(emitted[:left], ends)
-        counted = min(len(tokens), len(emitted) - 1)
-        left = 0 if tokens[-1] in ends else left - len(tokens)
-        if left:
-            decoder.advance(output)
-        verify_ms, keep_ms = 1e3 * (decided - start), 1e3 * (decoder.now() - decided)
-        record = CycleRecord(tokens, counted, drawn.draft_ms, drawn.target_ms, verify_ms, keep_ms)
-        yield Cycle(record, drawn, output)
+        left -= len(tokens)
+        return tokens, left == 0 or tokens[-1] in ends
+
+    yield from cycles(decoder, rule, shape, cut=cut, generator=generator)
 
 
 def generate(
@@ -322,36 +192,3 @@ def eos_ids(given: int | Sequence[int] | None, target: Any) -> frozenset[int]:
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
         raise InputError(f"eos_token_id: expected token ids, got {given!r}.")
     return frozenset(ids)
-
-
-def _prompt_ids(prompt: Sequence[int] | Tensor, vocabulary: int) -> list[int]:
-    if isinstance(prompt, Tensor):
-        if prompt.is_floating_point() or prompt.dtype == torch.bool:
-            raise InputError(f"prompt: expected integer token ids, got {prompt.dtype}.")
-        if prompt.ndim not in (1, 2) or (prompt.ndim == 2 and prompt.shape[0] != 1):
-            raise InputError(
-                f"prompt: expected a tensor [T] or [1, T] (batch 1), got {list(prompt.shape)}."
-            )
-        prompt = prompt.flatten().tolist()
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
-        raise InputError(f"prompt: expected token ids, got {type(prompt).__name__}.")
-    if not prompt:
-        raise InputError("prompt: it is empty; at least one token (such as BOS) is needed.")
-    for at, token in enumerate(prompt):
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
-            raise InputError(
-                f"prompt: entry {at} is {token!r}; expected a token id in [0, {vocabulary})."
-            )
-    return list(prompt)
-
-
-def _check_budget(budget: int, prompt: int, target: CachedModel, drafter: Any) -> None:
-    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
-        raise InputError(f"max_new_tokens: expected an integer >= 1, got {budget!r}.")
-    for name, model in (("target", target), ("drafter", drafter)):
-        limit = model.max_positions
-        if limit is not None and prompt + budget > limit:
-            raise InputError(
-                f"max_new_tokens: a prompt of {prompt} tokens and {budget} new ones need"
-                f" {prompt + budget} positions, but the {name} has {limit}."
-            )

@@ -11,12 +11,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from univer.errors import InputError
 from univer.rows import normalise
+
+
+class Shaping(Protocol):
+    """How logits become the law that is sampled and verified: `Filters`, or anything alike."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the law is the one-hot limit, so that drafts are ranked by logits."""
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The law of these logits [..., V], row by row, in float32 or float64."""
 
 
 @dataclass(frozen=True)

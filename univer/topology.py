@@ -250,6 +250,9 @@ class Topology:
         return mask
 
 
+TopologySpec = str | Topology | Sequence[Sequence[int]]  # what `Topology.parse` takes
+
+
 def _regular(branching: int, depth: int, name: str) -> Topology:
     if branching < 1 or depth < 1:
         raise InputError(f"topology: {name!r} has no drafts; branching and depth must be >= 1.")
