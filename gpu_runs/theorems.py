@@ -1,0 +1,295 @@
+"""`python -m gpu_runs.theorems`: the paper's theorems on a real model's trees and text.
+
+    python -m gpu_runs.theorems --json theorems.json --runs runs/decoding
+    python -m gpu_runs.theorems --drafter skip:12 --parts layers,lengths
+
+| part | what is checked |
+|---|---|
+| layers | Theorems 3 and 5 at single nodes over the whole vocabulary; Lemma 1 on one layer |
+| lengths | Theorem 6 and Lemma 1 on whole trees, exact given the tree, paired |
+| text | Theorem 4 on all tokens of run folders: PIT e-test and surprisal |
+| direct | Theorem 4 for the first two tokens after a few prompts, against the exact law |
+| faults | planted faults of TV >= .1 go the same way and must be caught |
+
+Exit code 0: everything holds. 1: something does not. 2: bad input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from gpu_runs.demo import INTERRUPTED, encoded_prompts, load_pair
+from gpu_runs.models import EMBEDDED, LoadedModel, load_model, usable_device
+from gpu_runs.progress import Ticker
+from gpu_runs.prompts import Prompt
+from gpu_runs.results import check_writable, write_json
+from gpu_runs.theorems_contexts import contexts, nodes_of
+from gpu_runs.theorems_direct import (
+    BATCH,
+    PILOT,
+    PLANTED,
+    direct_findings,
+    fault_findings,
+)
+from gpu_runs.theorems_findings import Finding, findings_table
+from gpu_runs.theorems_layers import LayerReport, random_scales
+from gpu_runs.theorems_lengths import LengthReport, length_findings
+from gpu_runs.theorems_memo import PrefixMemo
+from gpu_runs.theorems_text import read_texts, text_findings
+from univer import VERIFIERS, Filters, InputError, Topology
+from univer.decoding import eos_ids, seeded
+from univer.drafters.eagle import EagleHead
+
+PARTS = ("layers", "lengths", "text", "direct", "faults")
+HEAD = str(Path(__file__).parent / "heads" / "smollm2")
+SCALES_A_NODE = 2  # random ones, beside 1
+OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with the rule
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command was asked for; see its options."""
+
+    parts: tuple[str, ...]
+    topologies: dict[str, Topology]
+    filters: Filters
+    nodes: int
+    trees: int
+    prompts: int
+    cycles: int
+    direct_topology: Topology
+    runs: tuple[Path, ...]
+
+
+@click.command(context_settings={"show_default": True, "max_content_width": 100})
+@click.option("--target", default=EMBEDDED, help="smollm2 (embedded), a folder or hub id.")
+@click.option(
+    "--drafter",
+    default=f"eagle:{HEAD}",
+    help="eagle:FOLDER (a head), skip:K (the target's first and last K layers) or a model.",
+    show_default="eagle: and the head in gpu_runs/heads/smollm2",
+)
+@click.option("--parts", default=",".join(PARTS), help="Which checks, with commas between them.")
+@click.option("--topology", "topologies", multiple=True, default=("2x5", "3x3"), help="Of trees.")
+@click.option("--temperature", default=1.0, help="For draft and target alike.")
+@click.option("--top-k", default=0, help="Keep the k most probable tokens; 0 keeps all.")
+@click.option("--top-p", default=1.0, help="Keep the most probable tokens of this mass.")
+@click.option("--nodes", default=2400, help="Nodes of the part layers.")
+@click.option("--trees", default=240, help="Contexts of layers and lengths, a tree a topology.")
+@click.option("--prompts", default=3, help="Prompts of the part direct, of different categories.")
+@click.option("--cycles", default=20_000, help="Of the part direct, a verifier, over all prompts.")
+@click.option("--direct-topology", default="2x2", help="Of the trees in direct and faults.")
+@click.option("--runs", multiple=True, type=click.Path(path_type=Path), help="Run folders: text.")
+@click.option("--seed", default=0, help="Of all random numbers.")
+@click.option("--threads", default=0, help="CPU threads; 0 leaves torch's choice.")
+@click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here.")
+def main(**options: Any) -> None:
+    """Check Theorems 3 to 6 and Lemma 1 on a real model's trees and text."""
+    try:
+        held = run(**options)
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("interrupted; nothing was written.", err=True)
+        sys.exit(INTERRUPTED)
+    sys.exit(0 if held else 1)
+
+
+def run(
+    *,
+    target: str,
+    drafter: str,
+    seed: int,
+    threads: int,
+    device: str,
+    output: Path | None,
+    **options: Any,
+) -> bool:
+    """Run the checks; whether everything held.
+
+    Raises:
+        InputError: an option that does not fit, or a model or run that cannot be read.
+    """
+    plan = planned(**options)
+    if output is not None:
+        check_writable(output)
+    if not 0 <= threads <= (os.cpu_count() or 1):
+        raise InputError(f"threads: expected 0 to {os.cpu_count()} (cores), got {threads}.")
+    seeded(seed)
+    if threads > 0:
+        torch.set_num_threads(threads)
+    console = Console()
+    texts = read_texts(plan.runs) if plan.runs and "text" in plan.parts else {}
+    started = time.perf_counter()
+    findings: list[Finding] = []
+    if set(plan.parts) - {"text"}:
+        place = usable_device(device)
+        loaded, source = load_models(target, drafter, place, console)
+        prompts = encoded_prompts(loaded)
+        if {"layers", "lengths"} & set(plan.parts):
+            findings += tree_findings(console, loaded, source, prompts, plan, seed)
+        if {"direct", "faults"} & set(plan.parts):
+            findings += sampled_findings(console, loaded, source, prompts, plan, seed)
+    if texts:
+        findings += text_findings(texts)
+    elif "text" in plan.parts:
+        console.print("text: skipped, as no --runs were given.", highlight=False)
+    if not findings:
+        raise InputError("parts: nothing is left to check; give --runs for the part text.")
+    console.print(findings_table(findings, ascii_only=not console.is_terminal))
+    held = all(row.holds for row in findings)
+    console.print("everything holds" if held else "something does NOT hold", highlight=False)
+    if output is not None:
+        shown = {"target": target, "drafter": Path(drafter).name, "seed": seed}
+        shown |= {"torch": torch.__version__, "seconds": round(time.perf_counter() - started)}
+        write_json(output, {**shown, "plan": _as_json(plan), "held": held,
+                            "findings": [asdict(row) for row in findings]})  # fmt: skip
+    return held
+
+
+def planned(
+    *,
+    parts: str,
+    topologies: Sequence[str],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    direct_topology: str,
+    runs: Sequence[Path],
+    **counts: int,
+) -> Plan:
+    """The plan of these options.
+
+    Raises:
+        InputError: an option that does not fit.
+    """
+    chosen = tuple(part.strip() for part in parts.split(","))
+    for part in chosen:
+        if part not in PARTS:
+            raise InputError(f"parts: {part!r} is unknown; choose among {', '.join(PARTS)}.")
+    for name, count in counts.items():
+        if count < 1:
+            raise InputError(f"{name}: expected an integer >= 1, got {count}.")
+    shape = Topology.parse(direct_topology)
+    if shape.depth < 1:
+        raise InputError("direct_topology: a tree without drafts tests nothing.")
+    filters = Filters(temperature, top_k, top_p)
+    if filters.greedy and {"direct", "faults"} & set(chosen):
+        raise InputError("temperature: at 0 the parts direct and faults have no law to test.")
+    return Plan(
+        parts=chosen,
+        topologies={name: Topology.parse(name) for name in topologies},
+        filters=filters,
+        direct_topology=shape,
+        runs=tuple(runs),
+        **counts,
+    )
+
+
+def load_models(
+    target: str, drafter: str, device: torch.device, console: Console
+) -> tuple[LoadedModel, Any]:
+    """The target, and its EAGLE head or the causal LM that drafts for it."""
+    folder = drafter.removeprefix("eagle:")
+    if folder == drafter:
+        return load_pair(target, drafter, device, console)
+    if not Path(folder).expanduser().is_dir():
+        raise InputError(f"drafter: there is no folder {folder} with an EAGLE head.")
+    loaded = load_model(target, argument="target", device=device)
+    return loaded, EagleHead.from_pretrained(Path(folder).expanduser(), loaded.model)
+
+
+def tree_findings(
+    console: Console,
+    target: LoadedModel,
+    drafter: Any,
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
+    plan: Plan,
+    seed: int,
+) -> list[Finding]:
+    """The parts layers and lengths, on the same trees."""
+    layers = LayerReport()
+    lengths = {name: LengthReport(name) for name in plan.topologies}
+    each = ceil(plan.nodes / plan.trees)
+    # A stream of its own, so that parts that are left out change nothing in the others.
+    chooses = seeded(seed)
+    found = contexts(
+        target.model,
+        drafter,
+        prompts,
+        plan.topologies,
+        filters=plan.filters,
+        ends=eos_ids(None, target.model),
+        generator=seeded(seed),
+    )
+    with Ticker(console, "trees", "contexts", plan.trees) as ticker:
+        for number in range(1, plan.trees + 1):
+            context = next(found)
+            if "layers" in plan.parts:
+                drawn = next(iter(context.drawn.values()))
+                for node in nodes_of(drawn, each, chooses):
+                    others = torch.multinomial(node.draft, OTHERS_A_NODE, generator=chooses)
+                    fixed = set(node.children[:-1].tolist())
+                    compared = [u for u in [*others.tolist(), int(node.children[-1])]
+                                if u >= 0 and u not in fixed]  # fmt: skip
+                    layers.add(node, random_scales(SCALES_A_NODE, chooses), compared)
+            if "lengths" in plan.parts:
+                for name, drawn in context.drawn.items():
+                    lengths[name].add(context.prompt_id, drawn)
+            ticker.tick(number, number, f"{layers.nodes} nodes")
+    rows = layers.findings() if "layers" in plan.parts else []
+    return rows + (length_findings(lengths) if "lengths" in plan.parts else [])
+
+
+def sampled_findings(
+    console: Console,
+    target: LoadedModel,
+    drafter: Any,
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
+    plan: Plan,
+    seed: int,
+) -> list[Finding]:
+    """The parts direct and faults."""
+    generator = seeded(seed)
+    memos = [
+        PrefixMemo(target.model, drafter, ids, plan.filters) for _, ids in prompts[: plan.prompts]
+    ]
+    rows: list[Finding] = []
+    jobs: Mapping[str, Any] = {
+        "direct": lambda tick: direct_findings(
+            memos, plan.direct_topology, plan.cycles, generator, tick
+        ),
+        "faults": lambda tick: fault_findings(memos[0], plan.direct_topology, generator, tick),
+    }
+    totals = {"direct": len(VERIFIERS) * plan.cycles, "faults": len(PLANTED) * (PILOT + BATCH)}
+    for part in (name for name in jobs if name in plan.parts):
+        with Ticker(console, part, "cycles", totals[part]) as ticker:
+
+            def tick(cycles: int, ticker: Ticker = ticker) -> None:
+                ticker.tick(ticker.done + cycles, int(ticker.done) + cycles, "")
+
+            rows += jobs[part](tick)
+    return rows
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    shown = {**vars(plan), "filters": asdict(plan.filters), "topologies": list(plan.topologies)}
+    shown["direct_topology"] = str(plan.direct_topology)
+    return shown | {"runs": [folder.name for folder in plan.runs]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Theorem 4 on real text: PIT e-test and surprisal check of every token that runs emitted.
+
+The rows are those of run folders (part-*.parquet), pooled by verifier; rows may be added at any
+time, and the e-test goes on (STATS 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log, sqrt
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpu_runs.tables import BET_TOKENS, LABELS, evidence
+from gpu_runs.theorems_findings import Finding
+from stattests.budget import ALPHA_RUN, BETA, LENGTH_SIGMAS, PIT_CELLS
+from stattests.etest import detectable_tv
+from univer import InputError
+
+LISTS = ("pit", "log_prob", "entropy", "log_prob_variance")
+COLUMNS = ("verifier", "drives_text", *LISTS)
+
+
+@dataclass(frozen=True)
+class Text:
+    """All tokens that a verifier wrote, one number each: PIT value, and three numbers in nats."""
+
+    pit: NDArray[np.float64]
+    log_prob: NDArray[np.float64]
+    entropy: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    def surprisal(self) -> tuple[float, float]:
+        """Mean of surprisal less entropy, in nats a token, and how many standard errors that is.
+
+        Along a lossless text the differences are a martingale's, of known variance.
+        """
+        if np.isinf(self.log_prob).any():
+            return inf, inf
+        off = -self.log_prob - self.entropy
+        error = sqrt(float(self.variance.sum()))
+        total = float(off.sum())
+        # Texts without chance (temperature 0) have no error; what is left of them is rounding.
+        return total / len(off), total / error if error > 0 else 0.0
+
+
+def read_texts(folders: Sequence[Path]) -> dict[str, Text]:
+    """The tokens of all rows whose verifier drove the text, by verifier.
+
+    Raises:
+        InputError: a folder without parts, or a part that is not a run's.
+    """
+    frames = []
+    for folder in folders:
+        paths = sorted(folder.glob("part-*.parquet"))
+        if not paths:
+            raise InputError(f"runs: {folder} holds no part-*.parquet; give the folder of a run.")
+        for path in paths:
+            try:
+                frames.append(pl.read_parquet(path, columns=list(COLUMNS)))
+            except Exception as error:  # polars raises anything for a file that is none of its own
+                why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                raise InputError(f"runs: cannot read {path}: {why}.") from error
+    rows = pl.concat(frames).filter(pl.col("drives_text"))
+    if not len(rows):
+        raise InputError("runs: no row in these folders drove a text.")
+    tokens = rows.explode(list(LISTS)).drop_nulls("pit")
+    return {
+        str(name): Text(*(part[column].to_numpy().astype(np.float64) for column in LISTS))
+        for (name,), part in sorted(tokens.group_by("verifier"), key=lambda group: str(group[0]))
+    }
+
+
+def text_findings(texts: Mapping[str, Text]) -> list[Finding]:
+    """The e-test and the surprisal check of each verifier's text."""
+    alpha = ALPHA_RUN / len(texts)
+    alarm = log(1 / alpha)
+    rows = []
+    for name, text in texts.items():
+        label, n = LABELS.get(name, name), len(text.pit)
+        value = evidence(text.pit.tolist())
+        # Several bets share the evidence: the one that fits must make up for all of them.
+        reach = detectable_tv(n, PIT_CELLS, alpha / len(BET_TOKENS))
+        seen = "nothing yet" if reach >= 1 else f"a TV of {reach:.3f}"
+        rows.append(
+            Finding(
+                f"Theorem 4, text of {label}: PIT e-test, {PIT_CELLS} cells",
+                f"log10 E {value / log(10):+.1f}; could have caught {seen}",
+                f"< {alarm / log(10):.1f}",
+                value / log(10),
+                n,
+                "tokens",
+                value < alarm,
+                f"power {1 - BETA:g}, false alarms {ALPHA_RUN:g} over all texts",
+            )
+        )
+        mean, sigmas = text.surprisal()
+        rows.append(
+            Finding(
+                f"Theorem 4, text of {label}: surprisal = entropy on average",
+                f"{mean:+.4f} nats a token, {sigmas:+.1f} standard errors",
+                f"within {LENGTH_SIGMAS:g} errors",
+                sigmas,
+                n,
+                "tokens",
+                abs(sigmas) <= LENGTH_SIGMAS,
+            )
+        )
+    return rows
