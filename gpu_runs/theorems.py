@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import torch
 from rich.console import Console
 
 from gpu_runs.demo import INTERRUPTED, encoded_prompts, load_pair
+from gpu_runs.loading import head_folder
 from gpu_runs.models import EMBEDDED, LoadedModel, load_model, usable_device
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import Prompt
@@ -42,34 +43,19 @@ from gpu_runs.theorems_direct import (
     direct_findings,
     fault_findings,
 )
-from gpu_runs.theorems_findings import Finding, findings_table
+from gpu_runs.theorems_findings import Finding, findings_table, wide_console
 from gpu_runs.theorems_layers import LayerReport, random_scales
 from gpu_runs.theorems_lengths import LengthReport, length_findings
 from gpu_runs.theorems_memo import PrefixMemo
+from gpu_runs.theorems_plan import PARTS, Plan, as_json, planned
 from gpu_runs.theorems_text import read_texts, text_findings
-from univer import VERIFIERS, Filters, InputError, Topology
+from univer import VERIFIERS, InputError
 from univer.decoding import eos_ids, seeded
 from univer.drafters.eagle import EagleHead
 
-PARTS = ("layers", "lengths", "text", "direct", "faults")
 HEAD = str(Path(__file__).parent / "heads" / "smollm2")
 SCALES_A_NODE = 2  # random ones, beside 1
 OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with the rule
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the command was asked for; see its options."""
-
-    parts: tuple[str, ...]
-    topologies: dict[str, Topology]
-    filters: Filters
-    nodes: int
-    trees: int
-    prompts: int
-    cycles: int
-    direct_topology: Topology
-    runs: tuple[Path, ...]
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
@@ -77,7 +63,7 @@ class Plan:
 @click.option(
     "--drafter",
     default=f"eagle:{HEAD}",
-    help="eagle:FOLDER (a head), skip:K (the target's first and last K layers) or a model.",
+    help="eagle:FOLDER of a head, skip:K (the target's first and last K layers) or a model.",
     show_default="eagle: and the head in gpu_runs/heads/smollm2",
 )
 @click.option("--parts", default=",".join(PARTS), help="Which checks, with commas between them.")
@@ -131,7 +117,7 @@ def run(
     seeded(seed)
     if threads > 0:
         torch.set_num_threads(threads)
-    console = Console()
+    console = wide_console()
     texts = read_texts(plan.runs) if plan.runs and "text" in plan.parts else {}
     started = time.perf_counter()
     findings: list[Finding] = []
@@ -149,54 +135,19 @@ def run(
         console.print("text: skipped, as no --runs were given.", highlight=False)
     if not findings:
         raise InputError("parts: nothing is left to check; give --runs for the part text.")
-    console.print(findings_table(findings, ascii_only=not console.is_terminal))
+    title = "Theorems on real nodes and real text"
+    console.print(findings_table(findings, title=title, ascii_only=not console.is_terminal))
     held = all(row.holds for row in findings)
+    undecided = [row.claim for row in findings if row.undecided and not row.holds]
+    if undecided:
+        console.print(f"open, more --trees would tell: {len(undecided)}", highlight=False)
     console.print("everything holds" if held else "something does NOT hold", highlight=False)
     if output is not None:
         shown = {"target": target, "drafter": Path(drafter).name, "seed": seed}
         shown |= {"torch": torch.__version__, "seconds": round(time.perf_counter() - started)}
-        write_json(output, {**shown, "plan": _as_json(plan), "held": held,
+        write_json(output, {**shown, "plan": as_json(plan), "held": held,
                             "findings": [asdict(row) for row in findings]})  # fmt: skip
     return held
-
-
-def planned(
-    *,
-    parts: str,
-    topologies: Sequence[str],
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    direct_topology: str,
-    runs: Sequence[Path],
-    **counts: int,
-) -> Plan:
-    """The plan of these options.
-
-    Raises:
-        InputError: an option that does not fit.
-    """
-    chosen = tuple(part.strip() for part in parts.split(","))
-    for part in chosen:
-        if part not in PARTS:
-            raise InputError(f"parts: {part!r} is unknown; choose among {', '.join(PARTS)}.")
-    for name, count in counts.items():
-        if count < 1:
-            raise InputError(f"{name}: expected an integer >= 1, got {count}.")
-    shape = Topology.parse(direct_topology)
-    if shape.depth < 1:
-        raise InputError("direct_topology: a tree without drafts tests nothing.")
-    filters = Filters(temperature, top_k, top_p)
-    if filters.greedy and {"direct", "faults"} & set(chosen):
-        raise InputError("temperature: at 0 the parts direct and faults have no law to test.")
-    return Plan(
-        parts=chosen,
-        topologies={name: Topology.parse(name) for name in topologies},
-        filters=filters,
-        direct_topology=shape,
-        runs=tuple(runs),
-        **counts,
-    )
 
 
 def load_models(
@@ -206,10 +157,9 @@ def load_models(
     folder = drafter.removeprefix("eagle:")
     if folder == drafter:
         return load_pair(target, drafter, device, console)
-    if not Path(folder).expanduser().is_dir():
-        raise InputError(f"drafter: there is no folder {folder} with an EAGLE head.")
+    place = head_folder(folder)
     loaded = load_model(target, argument="target", device=device)
-    return loaded, EagleHead.from_pretrained(Path(folder).expanduser(), loaded.model)
+    return loaded, EagleHead.from_pretrained(place, loaded.model)
 
 
 def tree_findings(
@@ -241,7 +191,7 @@ def tree_findings(
             if "layers" in plan.parts:
                 drawn = next(iter(context.drawn.values()))
                 for node in nodes_of(drawn, each, chooses):
-                    others = torch.multinomial(node.draft, OTHERS_A_NODE, generator=chooses)
+                    others = torch.multinomial(node.draft, OTHERS_A_NODE, True, generator=chooses)
                     fixed = set(node.children[:-1].tolist())
                     compared = [u for u in [*others.tolist(), int(node.children[-1])]
                                 if u >= 0 and u not in fixed]  # fmt: skip
@@ -279,16 +229,11 @@ def sampled_findings(
         with Ticker(console, part, "cycles", totals[part]) as ticker:
 
             def tick(cycles: int, ticker: Ticker = ticker) -> None:
-                ticker.tick(ticker.done + cycles, int(ticker.done) + cycles, "")
+                done = ticker.done + cycles
+                ticker.tick(done, int(done), f"{sum(memo.known for memo in memos)} rows known")
 
             rows += jobs[part](tick)
     return rows
-
-
-def _as_json(plan: Plan) -> dict[str, Any]:
-    shown = {**vars(plan), "filters": asdict(plan.filters), "topologies": list(plan.topologies)}
-    shown["direct_topology"] = str(plan.direct_topology)
-    return shown | {"runs": [folder.name for folder in plan.runs]}
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def sample(
     for _ in range(ceil(planned / BATCH)):
         for (memo, row), seen in zip(found, counts, strict=True):
             first, second = outputs(memo, box, topology, BATCH, generator)
-            after = memo.slots(first)
+            after = memo.slots(torch.where(second >= 0, first, -1))  # drafted ones, all known
             for place, x in zip(row, seen, strict=True):
                 here = first if place.row == 0 else second[(after == place.row) & (second >= 0)]
                 if place.forbidden[here].any():

@@ -133,6 +133,7 @@ class LengthReport:
             len(gains),
             f"trees of {len(set(self.prompts))} prompts",
             lower >= -ONE_LAYER_LIMIT,
+            undecided=2 * mean - lower >= 0,  # the upper bound; nan is not
         )
 
 

@@ -43,7 +43,22 @@ class PrefixMemo:
         source = drafter if hasattr(drafter, "start") else SmallModel(drafter)
         self._drafter = source.start(self._target)
         self._slot: dict[int, int] = {}
-        self.target, self.draft = self._read([])  # [1 + known tokens, V], the prompt's own first
+        self._laws = self._read([])  # [2, capacity, V]: target and draft, the prompt's own first
+
+    @property
+    def known(self) -> int:
+        """Number of rows."""
+        return 1 + len(self._slot)
+
+    @property
+    def target(self) -> Tensor:
+        """The target's laws [rows, V]; more rows come with `slots`."""
+        return self._laws[0, : self.known]
+
+    @property
+    def draft(self) -> Tensor:
+        """The draft laws, likewise."""
+        return self._laws[1, : self.known]
 
     def slots(self, tokens: Tensor) -> Tensor:
         """The rows of `target` and `draft` after these first tokens, -1 for any; same shape."""
@@ -51,10 +66,12 @@ class PrefixMemo:
         new = [token for token in distinct.tolist() if token >= 0 and token not in self._slot]
         for start in range(0, len(new), AT_ONCE):
             few = new[start : start + AT_ONCE]
-            target, draft = (rows[1:] for rows in self._read(few))
-            self._slot |= {token: len(self.target) + i for i, token in enumerate(few)}
-            self.target = torch.cat([self.target, target])
-            self.draft = torch.cat([self.draft, draft])
+            laws, known = self._read(few)[:, 1:], self.known
+            if known + len(few) > self._laws.shape[1]:  # twice the room: few copies in all
+                room = torch.empty(2, max(known, AT_ONCE), laws.shape[2], dtype=laws.dtype)
+                self._laws = torch.cat([self._laws[:, :known], room], 1)
+            self._laws[:, known : known + len(few)] = laws
+            self._slot |= {token: known + i for i, token in enumerate(few)}
         found = [self._slot.get(token, 0) for token in distinct.tolist()]
         return torch.tensor(found)[which]
 
@@ -79,8 +96,8 @@ class PrefixMemo:
         rows[:, first] = self.slots(tree.tokens[:, first])
         return rows
 
-    def _read(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Target and draft laws [1 + k, V] after the prompt, then after each of k first tokens."""
+    def _read(self, tokens: Sequence[int]) -> Tensor:
+        """Target and draft laws after the prompt, then after k first tokens: [2, 1 + k, V]."""
         star = Topology.from_parents([-1] + [0] * len(tokens))
         tree = DraftTree(star, torch.tensor([[self._text[-1], *tokens]]))
         self._target.keep()
@@ -91,4 +108,5 @@ class PrefixMemo:
         target = self._target.logits(
             self._text, DraftTree(star, tree.tokens.to(self._target.device)), range(star.num_nodes)
         )[0]
-        return self._filters(target).cpu(), self._filters(torch.cat(draft)).cpu()
+        laws = (self._filters(target), self._filters(torch.cat(draft)))
+        return torch.stack([law.cpu() for law in laws])

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpu_runs.parts import parts, read_rows
 from gpu_runs.tables import BET_TOKENS, LABELS, evidence
 from gpu_runs.theorems_findings import Finding
 from stattests.budget import ALPHA_RUN, BETA, LENGTH_SIGMAS, PIT_CELLS
@@ -54,17 +55,10 @@ def read_texts(folders: Sequence[Path]) -> dict[str, Text]:
     Raises:
         InputError: a folder without parts, or a part that is not a run's.
     """
-    frames = []
     for folder in folders:
-        paths = sorted(folder.glob("part-*.parquet"))
-        if not paths:
+        if not folder.is_dir() or not parts(folder):
             raise InputError(f"runs: {folder} holds no part-*.parquet; give the folder of a run.")
-        for path in paths:
-            try:
-                frames.append(pl.read_parquet(path, columns=list(COLUMNS)))
-            except Exception as error:  # polars raises anything for a file that is none of its own
-                why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-                raise InputError(f"runs: cannot read {path}: {why}.") from error
+    frames = [read_rows(folder, COLUMNS) for folder in folders]
     rows = pl.concat(frames).filter(pl.col("drives_text"))
     if not len(rows):
         raise InputError("runs: no row in these folders drove a text.")

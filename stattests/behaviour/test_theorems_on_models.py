@@ -272,7 +272,7 @@ def test_unreadable_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no part"):
         read_texts([tmp_path])
     (tmp_path / "part-0-0.parquet").write_text("not a table")
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_texts([tmp_path])
 
 
