@@ -32,7 +32,7 @@ from stattests.rao_blackwell import next_masses
 from univer import VERIFIERS, Topology, Verifier, stop_law, verify
 
 CELLS = 32  # the 31 most probable tokens, and the rest
-BATCH = 32  # cycles a call: their target rows are 44 MB at 49,152 tokens and seven nodes
+BATCH = 16  # cycles a call: their target rows are 22 MB at 49,152 tokens and seven nodes
 PILOT = 512  # cycles that find the first tokens to be looked behind; they are not counted
 LEAST_VISITS = 0.1  # share of outputs that go beyond a first token that is looked behind
 FAULT_TV = 0.1  # what a planted fault's bias must be at the least
