@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
 from gpu_runs import theorems, theorems_direct
+from gpu_runs.parts import write_part
 from gpu_runs.theorems import main
 from gpu_runs.theorems_direct import (
     Box,
@@ -238,8 +238,8 @@ def rows_of_text(heat: float, tokens: int, seed: int) -> list[dict[str, Any]]:
 def write_run(folder: Path, rows: list[dict[str, Any]]) -> Path:
     folder.mkdir()
     half = len(rows) // 2
-    pl.DataFrame(rows[:half]).write_parquet(folder / "part-0-0.parquet")
-    pl.DataFrame(rows[half:]).write_parquet(folder / "part-1-0.parquet")
+    for rank, part in enumerate((rows[:half], rows[half:])):
+        write_part(folder, rank, part)
     return folder
 
 
