@@ -30,8 +30,8 @@ from gpu_runs.theorems_memo import PrefixMemo
 from gpu_runs.theorems_text import read_texts, text_findings
 from reference import univer as oracle
 from reference.decision import Laws
-from stattests.behaviour.test_demo import assert_one_sentence, save_model
-from stattests.behaviour.tiny_models import plain_logits, tiny_llama
+from stattests.behaviour.tiny_models import plain_logits, save_model, tiny_llama
+from stattests.behaviour.tiny_runs import assert_one_sentence
 from stattests.etest import pit_values
 from stattests.faults.rules import (
     AT_SAMPLED,
