@@ -125,12 +125,11 @@ def run(
         place = usable_device(device)
         loaded, source = load_models(target, drafter, place, console)
         prompts = encoded_prompts(loaded)
-        if {"layers", "lengths"} & set(plan.parts):
-            findings += tree_findings(console, loaded, source, prompts, plan, seed)
-        if {"direct", "faults"} & set(plan.parts):
-            findings += sampled_findings(console, loaded, source, prompts, plan, seed)
+        for names, check in CHECKS.items():
+            if names & set(plan.parts):
+                findings += shown(console, check(console, loaded, source, prompts, plan, seed))
     if texts:
-        findings += text_findings(texts)
+        findings += shown(console, text_findings(texts))
     elif "text" in plan.parts:
         console.print("text: skipped, as no --runs were given.", highlight=False)
     if not findings:
@@ -143,11 +142,25 @@ def run(
         console.print(f"open, more --trees would tell: {len(undecided)}", highlight=False)
     console.print("everything holds" if held else "something does NOT hold", highlight=False)
     if output is not None:
-        shown = {"target": target, "drafter": Path(drafter).name, "seed": seed}
-        shown |= {"torch": torch.__version__, "seconds": round(time.perf_counter() - started)}
-        write_json(output, {**shown, "plan": as_json(plan), "held": held,
-                            "findings": [asdict(row) for row in findings]})  # fmt: skip
+        results = {
+            "target": target,
+            "drafter": Path(drafter).name,
+            "seed": seed,
+            "torch": torch.__version__,
+            "seconds": round(time.perf_counter() - started),
+            "plan": as_json(plan),
+            "held": held,
+            "findings": [asdict(row) for row in findings],
+        }
+        write_json(output, results)
     return held
+
+
+def shown(console: Console, findings: Sequence[Finding]) -> Sequence[Finding]:
+    """The findings, a line each: a long report is read while the rest is on its way."""
+    for row in findings:
+        console.print(f"{row.verdict}: {row.claim}: {row.found}", highlight=False, markup=False)
+    return findings
 
 
 def load_models(
@@ -234,6 +247,12 @@ def sampled_findings(
 
             rows += jobs[part](tick)
     return rows
+
+
+CHECKS: dict[frozenset[str], Any] = {
+    frozenset({"layers", "lengths"}): tree_findings,
+    frozenset({"direct", "faults"}): sampled_findings,
+}
 
 
 if __name__ == "__main__":

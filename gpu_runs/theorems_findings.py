@@ -38,6 +38,11 @@ class Finding:
     note: str = ""
     undecided: bool = False
 
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "yes" if self.holds else "open" if self.undecided else "NO"
+
 
 def at_most(claim: str, what: str, value: float, limit: float, n: int, unit: str) -> Finding:
     """A deviation that must not exceed a limit; nan does not hold."""
@@ -60,8 +65,7 @@ def findings_table(findings: Sequence[Finding], *, title: str, ascii_only: bool)
     table.add_column("looked at", justify="right")
     table.add_column("holds")
     for row in findings:
-        holds = "yes" if row.holds else "open" if row.undecided else "NO"
-        cells = (row.claim, row.found, row.bound, f"{row.n:,} {row.unit}", holds)
+        cells = (row.claim, row.found, row.bound, f"{row.n:,} {row.unit}", row.verdict)
         table.add_row(*map(escape, cells))
     return table
 
