@@ -19,6 +19,7 @@ import click
 import torch
 from rich.console import Console
 
+from gpu_runs.loading import head_folder
 from gpu_runs.models import (
     EMBEDDED,
     LoadedModel,
@@ -35,6 +36,7 @@ from gpu_runs.tables import lengths_table, losslessness, paired_lines, pooled_va
 from univer import VERIFIERS, Filters, InputError, Topology
 from univer.cached_model import CachedModel
 from univer.decoding import eos_ids, seeded
+from univer.drafters.eagle import EagleHead
 from univer.drafters.layer_skip import layer_skip
 
 SEPARATE_SHARE = 0.6  # time planned for the separate decoding, in units of the paired part's
@@ -42,6 +44,14 @@ SEPARATE_PROMPTS = 6  # one a category: each costs two prefills for every way of
 LEAST_TOKENS, MOST_TOKENS = 4, 128  # a prompt, in the separate decoding
 SEPARATE_OVERHEAD = 1.25  # its time over that of the verifiers' cycles: prefill, plain decoding
 INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
+
+
+SHIPPED = "shipped"
+HEAD = Path(__file__).parent / "heads" / "smollm2"
+DRAFTER_HELP = (
+    "shipped (the EAGLE head for smollm2), eagle:FOLDER, skip:K (the target's first and last K"
+    " layers), or a model like the target."
+)
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
@@ -53,8 +63,8 @@ INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 @click.option("--model", default=EMBEDDED, help="Target: smollm2 (embedded), a folder or hub id.")
 @click.option(
     "--drafter",
-    default="skip:12",
-    help="skip:K (the target's first and last K layers), or a model like --model.",
+    default=SHIPPED,
+    help=DRAFTER_HELP,
 )
 @click.option("--topology", default="2x5", help="2x5 (branching x depth), chain:5, eagle, ...")
 @click.option("--temperature", default=1.0, help="For draft and target alike; 0 is greedy.")
@@ -160,15 +170,23 @@ def run(
 def load_pair(
     model: str, drafter: str, device: torch.device, console: Console
 ) -> tuple[LoadedModel, Any]:
-    """The target, and the causal LM that drafts for it."""
+    """The target, and what drafts for it: an EagleHead or a causal LM."""
 
     def report(line: str) -> None:
         console.print(f"{line} ...", highlight=False, soft_wrap=True)
 
-    keep = drafter.removeprefix("skip:")
+    keep, head = drafter.removeprefix("skip:"), drafter.removeprefix("eagle:")
     if keep != drafter and not keep.isdecimal():
-        raise InputError(f"drafter: {drafter!r} is unknown; expected skip:K or a model.")
+        raise InputError(f"drafter: {drafter!r} is unknown; expected skip:K.")
     target = load_model(model, device=device, report=report)
+    if drafter == SHIPPED and model != EMBEDDED:
+        raise InputError(
+            f"drafter: the shipped head is for {EMBEDDED}, not for {model!r}; give skip:K,"
+            " eagle:FOLDER or a model."
+        )
+    if drafter == SHIPPED or head != drafter:
+        folder = HEAD if drafter == SHIPPED else head_folder(head)
+        return target, EagleHead.from_pretrained(folder, target.model)
     if keep != drafter:
         return target, layer_skip(target.model, int(keep))
     draft = load_model(drafter, argument="drafter", device=device, report=report)
@@ -201,7 +219,10 @@ def check_room(
     longest = max(len(ids) for _, ids in prompts)
     needed = positions_needed(longest, topology)
     room = MOST_TOKENS
-    for argument, model in (("model", target), ("drafter", drafter)):
+    models = {"model": target}
+    if not isinstance(drafter, EagleHead):
+        models["drafter"] = drafter
+    for argument, model in models.items():
         limit = CachedModel(model, argument).max_positions
         if limit is None:
             continue

@@ -29,9 +29,8 @@ import click
 import torch
 from rich.console import Console
 
-from gpu_runs.demo import INTERRUPTED, encoded_prompts, load_pair
-from gpu_runs.loading import head_folder
-from gpu_runs.models import EMBEDDED, LoadedModel, load_model, usable_device
+from gpu_runs.demo import DRAFTER_HELP, INTERRUPTED, SHIPPED, encoded_prompts, load_pair
+from gpu_runs.models import EMBEDDED, LoadedModel, usable_device
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import Prompt
 from gpu_runs.results import check_writable, write_json
@@ -51,9 +50,7 @@ from gpu_runs.theorems_plan import PARTS, Plan, as_json, planned
 from gpu_runs.theorems_text import read_texts, text_findings
 from univer import VERIFIERS, InputError
 from univer.decoding import eos_ids, seeded
-from univer.drafters.eagle import EagleHead
 
-HEAD = str(Path(__file__).parent / "heads" / "smollm2")
 SCALES_A_NODE = 2  # random ones, beside 1
 OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with the rule
 
@@ -62,9 +59,8 @@ OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with 
 @click.option("--target", default=EMBEDDED, help="smollm2 (embedded), a folder or hub id.")
 @click.option(
     "--drafter",
-    default=f"eagle:{HEAD}",
-    help="eagle:FOLDER of a head, skip:K (the target's first and last K layers) or a model.",
-    show_default="eagle: and the head in gpu_runs/heads/smollm2",
+    default=SHIPPED,
+    help=DRAFTER_HELP,
 )
 @click.option("--parts", default=",".join(PARTS), help="Which checks, with commas between them.")
 @click.option("--topology", "topologies", multiple=True, default=("2x5", "3x3"), help="Of trees.")
@@ -123,7 +119,7 @@ def run(
     findings: list[Finding] = []
     if set(plan.parts) - {"text"}:
         place = usable_device(device)
-        loaded, source = load_models(target, drafter, place, console)
+        loaded, source = load_pair(target, drafter, place, console)
         prompts = encoded_prompts(loaded)
         for names, check in CHECKS.items():
             if names & set(plan.parts):
@@ -161,18 +157,6 @@ def shown(console: Console, findings: Sequence[Finding]) -> Sequence[Finding]:
     for row in findings:
         console.print(f"{row.verdict}: {row.claim}: {row.found}", highlight=False, markup=False)
     return findings
-
-
-def load_models(
-    target: str, drafter: str, device: torch.device, console: Console
-) -> tuple[LoadedModel, Any]:
-    """The target, and its EAGLE head or the causal LM that drafts for it."""
-    folder = drafter.removeprefix("eagle:")
-    if folder == drafter:
-        return load_pair(target, drafter, device, console)
-    place = head_folder(folder)
-    loaded = load_model(target, argument="target", device=device)
-    return loaded, EagleHead.from_pretrained(place, loaded.model)
 
 
 def tree_findings(

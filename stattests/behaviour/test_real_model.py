@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gpu_runs.demo import HEAD
 from gpu_runs.models import LoadedModel, load_model
 from gpu_runs.prompts import read_prompts
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, plain_logits
 from univer import VERIFIERS, Filters
 from univer.decoding import decode, generate
+from univer.drafters.eagle import EagleHead
 from univer.drafters.layer_skip import layer_skip
 
 pytestmark = pytest.mark.llm
@@ -56,6 +58,18 @@ def test_temperature_0_gives_the_greedy_text(
     )
     assert list(done.tokens) == greedy_text
     assert done.acceptance_length > 1  # drafts are accepted at all
+
+
+def test_the_shipped_head_drafts_the_greedy_text(
+    smollm2: LoadedModel, prompt: list[int], greedy_text: list[int]
+) -> None:
+    head = EagleHead.from_pretrained(HEAD, smollm2.model)
+    assert (HEAD / "model.safetensors").stat().st_size < 10e6
+    done = generate(
+        smollm2.model, head, prompt, topology="2x3", temperature=0.0, max_new_tokens=TOKENS, seed=0
+    )
+    assert list(done.tokens) == greedy_text
+    assert done.acceptance_length > 1.3
 
 
 def test_laws_equal_plain_forwards(smollm2: LoadedModel, prompt: list[int]) -> None:
