@@ -7,7 +7,7 @@
 |---|---|
 | layers | Theorems 3 and 5 at single nodes over the whole vocabulary; Lemma 1 on one layer |
 | lengths | Theorem 6 and Lemma 1 on whole trees, exact given the tree, paired |
-| text | Theorem 4 on all tokens of run folders: PIT e-test and surprisal |
+| text | Theorem 4 on all tokens of run folders: PIT e-test, surprisal; Theorem 6 on their trees |
 | direct | Theorem 4 for the first two tokens after a few prompts, against the exact law |
 | faults | planted faults of TV >= .1 go the same way and must be caught |
 
@@ -47,7 +47,7 @@ from gpu_runs.theorems_layers import LayerReport, random_scales
 from gpu_runs.theorems_lengths import LengthReport, length_findings
 from gpu_runs.theorems_memo import PrefixMemo
 from gpu_runs.theorems_plan import PARTS, Plan, as_json, planned
-from gpu_runs.theorems_text import read_texts, text_findings
+from gpu_runs.theorems_text import read_texts, run_length_findings, text_findings
 from univer import VERIFIERS, InputError
 from univer.decoding import eos_ids, seeded
 
@@ -68,7 +68,7 @@ OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with 
 @click.option("--top-k", default=0, help="Keep the k most probable tokens; 0 keeps all.")
 @click.option("--top-p", default=1.0, help="Keep the most probable tokens of this mass.")
 @click.option("--nodes", default=2400, help="Nodes of the part layers.")
-@click.option("--trees", default=240, help="Contexts of layers and lengths, a tree a topology.")
+@click.option("--trees", default=960, help="Contexts of layers and lengths, a tree a topology.")
 @click.option("--prompts", default=3, help="Prompts of the part direct, of different categories.")
 @click.option("--cycles", default=20_000, help="Of the part direct, a verifier, over all prompts.")
 @click.option("--direct-topology", default="2x2", help="Of the trees in direct and faults.")
@@ -125,7 +125,7 @@ def run(
             if names & set(plan.parts):
                 findings += shown(console, check(console, loaded, source, prompts, plan, seed))
     if texts:
-        findings += shown(console, text_findings(texts))
+        findings += shown(console, text_findings(texts) + run_length_findings(plan.runs))
     elif "text" in plan.parts:
         console.print("text: skipped, as no --runs were given.", highlight=False)
     if not findings:

@@ -1,13 +1,14 @@
-"""Theorem 4 on real text: PIT e-test and surprisal check of every token that runs emitted.
+"""What the rows of runs say: Theorem 4 of every token that they emitted, Theorem 6 of their trees.
 
-The rows are those of run folders (part-*.parquet), pooled by verifier; rows may be added at any
-time, and the e-test goes on (STATS 6).
+The rows are those of run folders (part-*.parquet). Texts are pooled by verifier, PIT e-test and
+surprisal check; rows may be added at any time, and the e-test goes on (STATS 6). Where UniVer and
+Greedy were judged on the same trees, their exact lengths are paired by topology and temperature.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from numpy.typing import NDArray
 from gpu_runs.parts import parts, read_rows
 from gpu_runs.tables import BET_TOKENS, LABELS, evidence
 from gpu_runs.theorems_findings import Finding
+from gpu_runs.theorems_lengths import CONFIDENCE, paired_finding
 from stattests.budget import ALPHA_RUN, BETA, LENGTH_SIGMAS, PIT_CELLS
 from stattests.etest import detectable_tv
 from univer import InputError
 
 LISTS = ("pit", "log_prob", "entropy", "log_prob_variance")
 COLUMNS = ("verifier", "drives_text", *LISTS)
+LENGTHS = ("verifier", "topology", "temperature", "prompt_id", "tree_id", "expected_accepted")
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,7 @@ def read_texts(folders: Sequence[Path]) -> dict[str, Text]:
     Raises:
         InputError: a folder without parts, or a part that is not a run's.
     """
-    for folder in folders:
-        if not folder.is_dir() or not parts(folder):
-            raise InputError(f"runs: {folder} holds no part-*.parquet; give the folder of a run.")
-    frames = [read_rows(folder, COLUMNS) for folder in folders]
-    rows = pl.concat(frames).filter(pl.col("drives_text"))
+    rows = _rows(folders, COLUMNS).filter(pl.col("drives_text"))
     if not len(rows):
         raise InputError("runs: no row in these folders drove a text.")
     tokens = rows.explode(list(LISTS)).drop_nulls("pit")
@@ -67,6 +66,44 @@ def read_texts(folders: Sequence[Path]) -> dict[str, Text]:
         str(name): Text(*(part[column].to_numpy().astype(np.float64) for column in LISTS))
         for (name,), part in sorted(tokens.group_by("verifier"), key=lambda group: str(group[0]))
     }
+
+
+def _rows(folders: Sequence[Path], columns: Sequence[str]) -> pl.DataFrame:
+    """These columns of all rows, and `run`, the number of the folder."""
+    for folder in folders:
+        if not folder.is_dir() or not parts(folder):
+            raise InputError(f"runs: {folder} holds no part-*.parquet; give the folder of a run.")
+    frames = (read_rows(folder, columns) for folder in folders)
+    return pl.concat(frame.with_columns(run=pl.lit(run)) for run, frame in enumerate(frames))
+
+
+def run_length_findings(folders: Sequence[Path]) -> list[Finding]:
+    """Theorem 6 on the trees on which runs judged both verifiers; none without such trees.
+
+    All trees together must show it; those of one topology and temperature, which may be few, must
+    not contradict it.
+
+    Raises:
+        InputError: as in `read_texts`.
+    """
+    rows = _rows(folders, LENGTHS)
+    ours, theirs = (rows.filter(pl.col("verifier") == name) for name in ("univer", "greedy"))
+    both = ours.join(theirs, on=["run", "tree_id"], suffix="_greedy")
+    if not len(both):
+        return []
+    found = [_lengths("all trees of the runs", both)]
+    for (topology, temperature), part in sorted(both.group_by("topology", "temperature")):
+        row = _lengths(f"{topology} of the runs, temperature {temperature:g}", part)
+        bound = f"not shown false ({CONFIDENCE:.1%})"
+        found.append(replace(row, bound=bound, holds=row.holds or row.undecided))
+    return found
+
+
+def _lengths(where: str, trees: pl.DataFrame) -> Finding:
+    names = ("expected_accepted", "expected_accepted_greedy", "prompt_id")
+    ours, theirs, prompts = (trees[name].to_list() for name in names)
+    claim = f"Theorem 6, {where}: E[N_UniVer] >= E[N_Greedy]"
+    return paired_finding(claim, ours, theirs, prompts)
 
 
 def text_findings(texts: Mapping[str, Text]) -> list[Finding]:

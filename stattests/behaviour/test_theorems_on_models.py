@@ -27,7 +27,7 @@ from gpu_runs.theorems_direct import (
 from gpu_runs.theorems_layers import LIMITS, LayerReport, Node, equation_10, layer_means
 from gpu_runs.theorems_lengths import SCALES, LengthReport, scaled_length
 from gpu_runs.theorems_memo import PrefixMemo
-from gpu_runs.theorems_text import read_texts, text_findings
+from gpu_runs.theorems_text import read_texts, run_length_findings, text_findings
 from reference import univer as oracle
 from reference.decision import Laws
 from stattests.behaviour.tiny_models import plain_logits, save_model, tiny_llama
@@ -259,6 +259,41 @@ def test_lossless_text_passes_and_pools_over_runs(tmp_path: Path) -> None:
 def test_text_of_another_temperature_fails(heat: float, tmp_path: Path) -> None:
     rows = text_findings(read_texts([write_run(tmp_path / "run", rows_of_text(heat, 4000, 1))]))
     assert [row.holds for row in rows] == [False, False]
+
+
+def rows_of_trees(sign: int) -> list[dict[str, Any]]:
+    """Trees on which UniVer accepts more than Greedy, or for sign -1 less; a few hardly so."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for tree in range(200):
+        few = tree % 50 == 0
+        gain = sign * (0.2 + 0.1 * rng.standard_normal()) * (not few)
+        common = {
+            "topology": "2x5",
+            "temperature": 0.0 if few else 1.0,
+            "prompt_id": f"prompt {tree % 40}",
+            "tree_id": f"tree {tree}",
+        }
+        for name, length in (("univer", 1 + gain), ("greedy", 1.0)):
+            rows.append(common | {"verifier": name, "expected_accepted": length})
+        rows.append(common | {"verifier": "rrsw", "tree_id": f"other {tree}"})
+    return rows
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_runs_trees_show_theorem_6_or_contradict_it(sign: int, tmp_path: Path) -> None:
+    rows = run_length_findings([write_run(tmp_path / "run", rows_of_trees(sign))])
+    assert [row.n for row in rows] == [200, 4, 196]
+    assert [row.holds for row in rows] == [sign > 0, True, sign > 0]
+
+
+def test_the_same_names_in_two_runs_are_two_trees(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / str(i), rows_of_trees(1)) for i in range(2)]
+    assert run_length_findings(folders)[0].n == 400
+
+
+def test_runs_without_common_trees_say_nothing_of_theorem_6(tmp_path: Path) -> None:
+    assert run_length_findings([write_run(tmp_path / "run", rows_of_text(1.0, 8, 0))]) == []
 
 
 def test_a_token_that_cannot_come_fails(tmp_path: Path) -> None:
