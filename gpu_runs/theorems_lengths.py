@@ -21,6 +21,8 @@ from univer import DraftTree, Topology, stop_law
 from univer.decoding import Drawn
 
 CONFIDENCE = 0.999  # of each one-sided bound
+# Gains are skewed, a few large ones and many small losses: fewer prompts have no usable mean.
+FEWEST_PROMPTS = 20
 SCALES = (0.2, 0.5, 0.8)  # of the root, in Lemma 1
 ONE_LAYER_LIMIT = 1e-12  # rounding of a length, a sum of some numbers of at most 1
 
@@ -61,17 +63,18 @@ def first_layer(drawn: Drawn) -> Drawn:
 def lower_bound(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float, float]:
     """Mean, its standard error clustered by prompt, and the lower bound of CONFIDENCE.
 
-    The bound is Student's, with one degree of freedom less than there are prompts.
+    The bound is Student's, with one degree of freedom less than there are prompts; -inf if these
+    are fewer than FEWEST_PROMPTS.
 
     Example:
         >>> lower_bound([1.0, 1.0], ["a", "b"])
-        (1.0, 0.0, 1.0)
+        (1.0, 0.0, -inf)
     """
     mean, error = clustered_mean(values, clusters)
-    freedom = len(set(clusters)) - 1
-    if freedom < 1:
+    prompts = len(set(clusters))
+    if prompts < FEWEST_PROMPTS:
         return mean, error, float("-inf")
-    return mean, error, mean - float(student.ppf(CONFIDENCE, freedom)) * error
+    return mean, error, mean - float(student.ppf(CONFIDENCE, prompts - 1)) * error
 
 
 @dataclass
