@@ -7,13 +7,14 @@ ARGS ?=
 BUDGET ?= pr
 VERIFIERS := rrsw traversal greedy univer
 
-.PHONY: help demo test lint gate clean
+.PHONY: help demo test lint gate reports clean
 
 help:
 	@echo "make demo    all four verifiers on a real language model, a table and a verdict (minutes)"
 	@echo "             options: make demo ARGS='--minutes 1 --topology 3x3'; ARGS=--help lists them"
 	@echo "make test    lint, types, doctests and tests on all cores"
 	@echo "make gate    certify every verifier; BUDGET=smoke, pr (the default) or nightly"
+	@echo "make reports figures, tables and one page from the committed runs, into reports/out"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -21,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"UniVer needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=.")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[llm,test,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[llm,reports,test,dev]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -41,5 +42,10 @@ gate: $(VENV)/.installed
 	    $(BIN)/univer certify $$verifier --budget $(BUDGET) $(ARGS) || failed="$$failed $$verifier"; \
 	done; test -z "$$failed" || { echo "not certified:$$failed"; exit 1; }
 
+# RUNS names other runs: make reports RUNS='runs/mine runs/other' ARGS='--against runs/before'
+RUNS ?= gpu_runs/results
+reports: $(VENV)/.installed
+	$(BIN)/python -m reports $(RUNS) -o reports/out $(ARGS)
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) reports/out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

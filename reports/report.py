@@ -1,0 +1,182 @@
+"""Everything that a report shows, put together: sections with tables and figures, and a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reports.document_tables import (
+    fault_table,
+    gate_table,
+    optimum_table,
+    theorem_table,
+)
+from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
+from reports.drawing import Drawn
+from reports.evidence_figures import fault_figure, optimum_figure, text_figures
+from reports.losslessness import Text, losslessness_table, texts
+from reports.names import slug
+from reports.notes import not_shown, notes
+from reports.places import rows_of, run_command, shown_path
+from reports.run_figures import run_figures
+from reports.runs import Run
+from reports.summaries import Summary, summarise
+from reports.table import Table
+from reports.tables import run_tables
+from reports.verdicts import Verdict, document_verdicts, length_verdicts, text_verdicts
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    anchor, title: of its heading.
+    facts: (what, value) lines above the tables.
+    command: what made the files.
+    tables, figures: in their order.
+    folded: whether only the first table is open on the page.
+    """
+
+    anchor: str
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    command: str
+    tables: tuple[Table, ...]
+    figures: tuple[Drawn, ...]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page's content.
+
+    verdicts: lines for its top, each with whether it is good news (None: neither).
+    headline: the table to look at first; None where no run has trees.
+    sections: the rest.
+    notes: what the reader must know about the input.
+    not_shown: what these files cannot say.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    headline: Table | None
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+    not_shown: tuple[str, ...]
+
+    @property
+    def tables(self) -> list[Table]:
+        """All of them, once each."""
+        return [table for section in self.sections for table in section.tables]
+
+    @property
+    def figures(self) -> list[Drawn]:
+        """All of them."""
+        return [figure for section in self.sections for figure in section.figures]
+
+
+def build(runs: Sequence[Run], documents: Documents, say: Callable[[str], None]) -> Report:
+    """The report on these runs and documents.
+
+    Raises:
+        ReportError: a file that is not what it should be.
+    """
+    summaries = []
+    for run in runs:
+        say(f"reading {shown_path(run.folder)}: {run.rows:,} rows in {len(run.parts)} parts ...")
+        summaries.append(summarise(run))
+    found = texts(summaries)
+    sections = tuple(_run_section(summary) for summary in summaries if summary.verifiers)
+    sections += (_text_section(found, summaries), *_document_sections(documents), *_toy_sections())
+    first = next((s for s in summaries if s.verifiers and s.run.paired), None)
+    first = first or next((s for s in summaries if s.verifiers), None)
+    headline = None
+    if first is not None:
+        headline = next(t for s in sections if s.anchor == _anchor(first.run) for t in s.tables)
+    names = [figure.name for section in sections for figure in section.figures]
+    return Report(
+        (
+            *length_verdicts(first),
+            *text_verdicts(found),
+            *document_verdicts(documents, read_faults()),
+        ),
+        headline,
+        sections,
+        (*notes(summaries, names), *documents.notes),
+        tuple(not_shown(found, runs)),
+    )
+
+
+def _anchor(run: Run) -> str:
+    return slug(f"run-{run.name}")
+
+
+def _run_section(summary: Summary) -> Section:
+    run, config = summary.run, summary.run.config
+    drafter = config["drafter"]
+    facts = (
+        ("mode", "paired: all verifiers in each context" if run.paired else "decoding"),
+        ("target", str(config["target"])),
+        ("drafter", f"{drafter.get('kind', '?')} {drafter.get('model', '')}".strip()),
+        ("rows", f"{run.rows:,} in {len(run.parts)} files, {rows_of(run)}"),
+        ("texts", f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens"),
+        ("settings", "; ".join(map(str, summary.settings))),
+        ("seeds", ", ".join(map(str, config["seeds"]))),
+        ("device", str(run.record.get("device", "not said"))),
+        ("code", str(run.record.get("git_revision", "not said"))),
+    )
+    return Section(
+        _anchor(run),
+        f"Run {run.name}",
+        facts,
+        run_command(run),
+        tuple(run_tables(summary)),
+        tuple(run_figures(summary)),
+        folded=True,
+    )
+
+
+def _text_section(found: Sequence[Text], summaries: Sequence[Summary]) -> Section:
+    sources = {summary.run.name: rows_of(summary.run) for summary in summaries}
+    return Section(
+        "losslessness",
+        "Losslessness of the text",
+        (),
+        "the commands of the runs",
+        (losslessness_table(found, summaries),),
+        tuple(text_figures(found, sources)),
+    )
+
+
+def _document_sections(documents: Documents) -> list[Section]:
+    sections = []
+    if documents.theorems:
+        tables = tuple(theorem_table(document) for document in documents.theorems)
+        command = "python -m gpu_runs.theorems --json <file>"
+        sections.append(Section("theorems", "Theorems on a real model", (), command, tables, ()))
+    if documents.gates:
+        table = gate_table(documents.gates)
+        command = "univer certify <verifier> --json <file>"
+        sections.append(Section("gate", "Certification", (), command, (table,), ()))
+    return sections
+
+
+def _toy_sections() -> list[Section]:
+    optima, faults, path = read_toy_optima(), read_faults(), shown_path(FAULTS)
+    return [
+        Section(
+            "optimum",
+            "How far from the best possible",
+            (),
+            f"{optima.content['command']} {shown_path(optima.path)}",
+            (optimum_table(optima),),
+            (optimum_figure(optima),),
+        ),
+        Section(
+            "faults",
+            "Faults that the certification must catch",
+            (),
+            f"python -m stattests.faults --nightly {path}",
+            (fault_table(faults, path),),
+            (fault_figure(faults, path),),
+        ),
+    ]
