@@ -26,14 +26,20 @@ INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
     type=click.Path(path_type=Path),
     help="Where figures, tables and index.html go.",
 )
-def main(folders: tuple[Path, ...], output: Path) -> None:
+@click.option(
+    "--against",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Runs of before: says what changed. Repeat it for several.",
+)
+def main(folders: tuple[Path, ...], output: Path, against: tuple[Path, ...]) -> None:
     """Make figures, tables and one HTML page of runs.
 
     FOLDERS are runs of gpu_runs, or folders that hold some; theorem and gate reports (*.json) that
     lie beside the runs are shown as well.
     """
     try:
-        make(list(folders), output)
+        make(list(folders), output, list(against))
     except ReportError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
@@ -42,17 +48,18 @@ def main(folders: tuple[Path, ...], output: Path) -> None:
         sys.exit(INTERRUPTED)
 
 
-def make(folders: list[Path], output: Path) -> None:
+def make(folders: list[Path], output: Path, against: list[Path]) -> None:
     """The whole command; raises ReportError."""
 
     def say(line: str) -> None:
         click.echo(line, err=True)
 
     runs, beside = find(folders)
-    report = build(runs, read_documents(beside), say)
+    before = find(against)[0] if against else []
+    report = build(runs, read_documents(beside), before, say)
     prepare(output)
     say(f"drawing {len(report.figures)} figures, writing {len(report.tables)} tables ...")
-    write(report, output, report_command(folders, output, None))
+    write(report, output, report_command(folders, output, against))
     for note in report.notes:
         say(f"note: {note}")
     click.echo(f"{shown_path(output)}/{INDEX}")

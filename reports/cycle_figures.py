@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from reports.drawing import COLUMN, INTERVALS, Drawn, axes, bars, beside, colour
+from reports.drawing import COLUMN, Drawn, axes, bars, beside, colour
 from reports.measures import acceptance_change, acceptance_rate, accepted_share, milliseconds
 from reports.names import PLAIN, category_label, label, shape
 from reports.run_drawing import dodged, drawn, said
@@ -48,7 +48,7 @@ def difference_figure(summary: Summary) -> Iterator[Drawn]:
         summary,
         "univer-less-greedy",
         f"Paired difference UniVer - Greedy, {paired}",
-        f"Dots with intervals around a line at zero. {words}. {INTERVALS}",
+        f"Dots with intervals around a line at zero. {words}.",
         draw,
     )
 
@@ -66,7 +66,7 @@ def distribution_figure(summary: Summary, setting: Setting) -> Drawn:
     }
 
     def draw() -> Figure:
-        figure, ax = axes()
+        figure, ax = axes(height=2.8)
         for number, (name, row) in enumerate(series.items()):
             values, halves = bars(row)
             off = (number - (len(series) - 1) / 2) * 0.2
@@ -82,7 +82,7 @@ def distribution_figure(summary: Summary, setting: Setting) -> Drawn:
         ax.set_xticks(places)
         ax.set_ylim(bottom=0)
         ax.grid(False, axis="x")
-        ax.set_xlabel("accepted drafted tokens (the next token comes on top)")
+        ax.set_xlabel("accepted drafted tokens\n(the next token comes on top)")
         ax.set_ylabel("share of cycles")
         beside(figure, ncols=2)
         return figure
@@ -91,7 +91,7 @@ def distribution_figure(summary: Summary, setting: Setting) -> Drawn:
         summary,
         "accepted",
         f"How many drafted tokens a cycle accepts, {setting}",
-        f"Bars. {said(series, [str(k) for k in places])}. {INTERVALS}",
+        f"Bars. {said(series, [str(k) for k in places])}.",
         draw,
     )
 
@@ -118,7 +118,7 @@ def rate_figure(summary: Summary, setting: Setting) -> Drawn:
         summary,
         "acceptance-rate",
         f"Acceptance rate by depth, {setting}",
-        f"A line a verifier. {said(series, [str(k) for k in places])}. {INTERVALS}",
+        f"A line a verifier. {said(series, [str(k) for k in places])}.",
         draw,
     )
 
@@ -154,4 +154,5 @@ def time_figure(summary: Summary, setting: Setting) -> Drawn:
         f"Where the time goes, {setting}, {summary.run.record.get('device', 'device not said')}",
         f"Stacked bars, milliseconds a token. {words}.",
         draw,
+        "The prompt's own forward is counted; times are of this machine under this load.",
     )

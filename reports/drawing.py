@@ -27,7 +27,7 @@ MARKERS = {"rrsw": "o", "traversal": "s", "greedy": "^", "univer": "D", "plain":
 OTHER_COLOURS, OTHER_MARKERS = ("#D55E00", "#56B4E9", "#000000"), ("v", "P", "*")
 LENGTH = "acceptance length\n(tokens a cycle, next one counted)"
 LENGTH_LINE = "acceptance length (tokens a cycle, next one counted)"
-INTERVALS = f"Bars: {LEVEL:.0%} intervals, clustered by prompt."
+INTERVALS = f"Bars: {LEVEL:.0%} intervals, clustered by prompt; none where there is one prompt."
 COLUMN, WIDE = 3.5, 7.0  # inches
 
 
@@ -38,6 +38,7 @@ class Drawn:
     name: of its files.
     title: what it shows, in a line.
     alt: what can be seen, for those who cannot see it; with its numbers.
+    note: how to read it.
     draw: makes it, inside the style.
     sources: the files that the numbers come from.
     """
@@ -45,6 +46,7 @@ class Drawn:
     name: str
     title: str
     alt: str
+    note: str
     draw: Callable[[], Figure]
     sources: tuple[str, ...]
 

@@ -31,7 +31,7 @@ def text_figures(texts: Sequence[Text], sources: dict[str, str]) -> Iterator[Dra
 
 
 def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
-    columns = min(3, len(texts))
+    columns = 2 if len(texts) in (2, 4) else min(3, len(texts))
     rows = -(-len(texts) // columns)
 
     def draw() -> Figure:
@@ -58,9 +58,10 @@ def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
     outside = "; ".join(f"{label(t.verifier)}: {_outside(t)} of {PIT_CELLS}" for t in texts)
     return Drawn(
         slug(f"{run}-pit"),
-        f"PIT values of the text ({run}); grey: all cells of {BAND:.1%} of lossless texts",
-        f"Histograms with a band. Cells outside the band: {outside}. Over- and under-accepted"
-        " tokens would show at the two ends.",
+        f"PIT values of the text ({run})",
+        f"Histograms with a band. Cells outside the band: {outside}.",
+        f"Grey: where all {PIT_CELLS} cells of {BAND:.1%} of lossless texts of this length lie."
+        " Over- and under-accepted tokens would show at the two ends.",
         draw,
         (source,),
     )
@@ -98,6 +99,7 @@ def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
         slug(f"{run}-log-e"),
         f"The e-test along the run ({run})",
         f"Lines of log10 E over tokens, alarm at {texts[0].alarm:.1f}. {ends}.",
+        "E bets against losslessness: it must not reach the alarm, whenever one looks.",
         draw,
         (source,),
     )
@@ -109,7 +111,7 @@ def optimum_figure(document: Document) -> Drawn:
     names = ("greedy", "univer")
 
     def draw() -> Figure:
-        figure, ax = axes(WIDE)
+        figure, ax = axes(WIDE, 2.9)
         for number, name in enumerate(names):
             at = [k + (number - 0.5) * 0.18 for k in range(len(toys))]
             rows = [[toy["optimum"] - toy[name] for toy in group] for group in toys.values()]
@@ -119,7 +121,7 @@ def optimum_figure(document: Document) -> Drawn:
                 yerr=[1.96 * stdev(row) / sqrt(len(row)) for row in rows],
                 fmt=marker(name),
                 color=colour(name),
-                label=f"{label(name)}, mean and 95% interval",
+                label=f"{label(name)}, mean",
             )
             ax.plot(
                 at,
@@ -131,10 +133,10 @@ def optimum_figure(document: Document) -> Drawn:
                 label=f"{label(name)}, largest of {len(rows[0])} toys",
             )
         ax.axhline(0, color="black", linewidth=0.8)
-        ax.set_xticks(range(len(toys)), [text.replace("],[", "],\n[", 1) for text in toys])
+        ax.set_xticks(range(len(toys)), [text.replace("],[0,0]", "],\n[0,0]") for text in toys])
         ax.grid(False, axis="x")
         ax.set_ylabel("optimum - verifier,\ntokens a cycle")
-        beside(figure, ncols=4, columnspacing=1.0)
+        beside(figure, ncols=2)
         return figure
 
     said = "; ".join(
@@ -146,6 +148,8 @@ def optimum_figure(document: Document) -> Drawn:
         "toy-optima",
         "Distance to the whole-tree optimum on toys",
         f"Mean distance in tokens a cycle. {said}.",
+        "The optimum is that of the linear programme over whole trees. Bars: 95% intervals over"
+        " toys; dashes: the largest distance.",
         draw,
         (shown_path(document.path),),
     )
@@ -172,6 +176,7 @@ def fault_figure(faults: Sequence[Fault], path: str) -> Drawn:
         )
         ax.set_xscale("log")
         ax.set_yscale("log")
+        ax.minorticks_off()
         ax.set_xlabel("cycles allowed (from the exact TV)")
         ax.set_ylabel("cycles until it was caught")
         beside(figure, ncols=2)
@@ -183,6 +188,8 @@ def fault_figure(faults: Sequence[Fault], path: str) -> Drawn:
         "Planted faults: caught at n against predicted n",
         f"Points on log scales: {len(caught)} sampled faults, {late} above the line of what was"
         " allowed.",
+        "E is looked at after 37 cycles and then after large batches: faults that are allowed less"
+        " than a batch lie on the line.",
         draw,
         (path,),
     )

@@ -11,9 +11,9 @@ from reports.runs import Run
 from reports.summaries import Summary
 
 KINDS = {  # end of a figure's name -> why it may be missing
-    "by-depth": "against depth: no run has two depths of one branching at its first temperature",
-    "by-size": "against tree size: no run has two sizes at its first temperature",
-    "by-temperature": "against temperature: no run has two temperatures of its first topology",
+    "by-depth": "against depth: no run has two depths of one branching and temperature",
+    "by-size": "against tree size: no run has two sizes at one temperature",
+    "by-temperature": "against temperature: no run has two temperatures of one topology",
     "by-category": "by category: no run has two categories",
     "univer-less-greedy": "of UniVer - Greedy: no run has both",
     "times": "of the time split: there is no decoding run",

@@ -31,9 +31,9 @@ def run_command(run: Run) -> str:
     return f"python -m gpu_runs {config if known else '<a file with the configuration below>'}"
 
 
-def report_command(paths: list[Path], output: Path, against: Path | None) -> str:
+def report_command(paths: list[Path], output: Path, against: list[Path]) -> str:
     """The command that makes this report."""
     words = ["python", "-m", "reports", *map(shown_path, paths), "-o", shown_path(output)]
-    if against is not None:
-        words += ["--against", shown_path(against)]
+    for path in against:
+        words += ["--against", shown_path(path)]
     return shlex.join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from reports import compare
 from reports.document_tables import (
     fault_table,
     gate_table,
@@ -13,6 +14,7 @@ from reports.document_tables import (
 )
 from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
 from reports.drawing import Drawn
+from reports.errors import ReportError
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
 from reports.names import slug
@@ -74,18 +76,25 @@ class Report:
         return [figure for section in self.sections for figure in section.figures]
 
 
-def build(runs: Sequence[Run], documents: Documents, say: Callable[[str], None]) -> Report:
+def build(
+    runs: Sequence[Run], documents: Documents, before: Sequence[Run], say: Callable[[str], None]
+) -> Report:
     """The report on these runs and documents.
+
+    Args:
+        runs: what it is about.
+        documents: what lay beside them.
+        before: the runs to compare with; none for no comparison.
+        say: told what is being done.
 
     Raises:
         ReportError: a file that is not what it should be.
     """
-    summaries = []
-    for run in runs:
-        say(f"reading {shown_path(run.folder)}: {run.rows:,} rows in {len(run.parts)} parts ...")
-        summaries.append(summarise(run))
+    summaries = _read(runs, say)
+    then = _read(before, say)
     found = texts(summaries)
-    sections = tuple(_run_section(summary) for summary in summaries if summary.verifiers)
+    compared, heard = _comparison(summaries, then)
+    sections = (*compared, *(_run_section(s) for s in summaries if s.verifiers))
     sections += (_text_section(found, summaries), *_document_sections(documents), *_toy_sections())
     first = next((s for s in summaries if s.verifiers and s.run.paired), None)
     first = first or next((s for s in summaries if s.verifiers), None)
@@ -95,15 +104,42 @@ def build(runs: Sequence[Run], documents: Documents, say: Callable[[str], None])
     names = [figure.name for section in sections for figure in section.figures]
     return Report(
         (
+            *((None, line) for line in heard[:1]),
             *length_verdicts(first),
             *text_verdicts(found),
             *document_verdicts(documents, read_faults()),
         ),
         headline,
         sections,
-        (*notes(summaries, names), *documents.notes),
+        (*heard[1:], *notes(summaries, names), *documents.notes),
         tuple(not_shown(found, runs)),
     )
+
+
+def _read(runs: Sequence[Run], say: Callable[[str], None]) -> list[Summary]:
+    summaries = []
+    for run in sorted(runs, key=lambda run: not run.paired):
+        say(f"reading {shown_path(run.folder)}: {run.rows:,} rows in {len(run.parts)} parts ...")
+        summaries.append(summarise(run))
+    return summaries
+
+
+def _comparison(
+    now: Sequence[Summary], then: Sequence[Summary]
+) -> tuple[tuple[Section, ...], list[str]]:
+    """The section that compares, and what it says: a sentence, then notes."""
+    if not then:
+        return (), []
+    matched = compare.pairs(now, then)
+    found = compare.changes(matched)
+    if not found:
+        raise ReportError("nothing to compare: no setting and verifier is on both sides.")
+    table = compare.change_table(found, matched)
+    figure = compare.change_figure(found, table)
+    section = Section(
+        "comparison", "What changed", (), "the commands of the runs", (table,), (figure,)
+    )
+    return (section,), [compare.improved(found), *compare.notes(matched)]
 
 
 def _anchor(run: Run) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.drawing import Drawn, bars, colour, marker
+from reports.drawing import INTERVALS, Drawn, bars, colour, marker
 from reports.estimates import Estimate
 from reports.names import label, slug
 from reports.places import rows_of
@@ -17,10 +17,19 @@ DODGE = 0.16  # between verifiers at one place of an axis
 Series = dict[str, list[Estimate]]  # verifier -> one estimate a place
 
 
-def drawn(summary: Summary, name: str, title: str, alt: str, draw: Callable[[], Figure]) -> Drawn:
+def drawn(
+    summary: Summary,
+    name: str,
+    title: str,
+    alt: str,
+    draw: Callable[[], Figure],
+    note: str = INTERVALS,
+) -> Drawn:
     """A figure of a run, which its name and title say."""
     run = summary.run
-    return Drawn(slug(f"{run.name}-{name}"), f"{title} ({run.name})", alt, draw, (rows_of(run),))
+    return Drawn(
+        slug(f"{run.name}-{name}"), f"{title} ({run.name})", alt, note, draw, (rows_of(run),)
+    )
 
 
 def said(series: Series, places: Sequence[str], digits: int = 2) -> str:

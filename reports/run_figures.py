@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from reports.cycle_figures import difference_figure, distribution_figure, rate_figure, time_figure
 from reports.drawing import (
-    INTERVALS,
     LENGTH,
     WIDE,
     Drawn,
@@ -33,7 +32,7 @@ def run_figures(summary: Summary) -> Iterator[Drawn]:
     yield _by_verifier(summary, head)
     yield from _by_category(summary, head)
     for make in (_by_depth, _by_size, _by_temperature):
-        yield from make(summary, head)
+        yield from make(summary)
     yield from difference_figure(summary)
     if len(summary.accepted):
         yield distribution_figure(summary, head)
@@ -74,7 +73,7 @@ def _by_verifier(summary: Summary, setting: Setting) -> Drawn:
         summary,
         "by-verifier",
         f"Acceptance length by verifier, {setting}",
-        f"Dots with intervals. {said(series, [''])}. {INTERVALS}",
+        f"Dots with intervals. {said(series, [''])}.",
         draw,
     )
 
@@ -101,38 +100,31 @@ def _by_category(summary: Summary, setting: Setting) -> Iterator[Drawn]:
         summary,
         "by-category",
         f"Acceptance length by category, {setting}",
-        f"Dots with intervals. {said(series, places)}. {INTERVALS}",
+        f"Dots with intervals. {said(series, places)}.",
         draw,
     )
 
 
-def _by_depth(summary: Summary, head: Setting) -> Iterator[Drawn]:
-    arity = branching(head.topology)
-    same = [
-        setting
-        for setting in summary.settings
-        if arity
-        and branching(setting.topology) == arity
-        and setting.temperature == head.temperature
-    ]
-    where = f"{arity} children a node, T = {head.temperature:g}"
-    yield from _line(
-        summary, same, "by-depth", f"against depth, {where}", "depth of the tree", _depth
-    )
+def _by_depth(summary: Summary) -> Iterator[Drawn]:
+    def group(setting: Setting) -> str | None:
+        arity = branching(setting.topology)
+        return None if arity is None else f"{arity} children a node, T = {setting.temperature:g}"
+
+    yield from _line(summary, group, "depth", "depth of the tree", _depth)
 
 
-def _by_size(summary: Summary, head: Setting) -> Iterator[Drawn]:
-    known = [s for s in summary.settings if s.temperature == head.temperature and shape(s.topology)]
-    what = f"against tree size, T = {head.temperature:g}"
-    yield from _line(
-        summary, known, "by-size", what, "drafted nodes (log scale)", _nodes, scale="log"
-    )
+def _by_size(summary: Summary) -> Iterator[Drawn]:
+    def group(setting: Setting) -> str | None:
+        return f"T = {setting.temperature:g}" if shape(setting.topology) else None
+
+    yield from _line(summary, group, "size", "drafted nodes (log scale)", _nodes)
 
 
-def _by_temperature(summary: Summary, head: Setting) -> Iterator[Drawn]:
-    same = [setting for setting in summary.settings if setting.topology == head.topology]
-    what = f"against temperature, {head.topology}"
-    yield from _line(summary, same, "by-temperature", what, "temperature", _temperature)
+def _by_temperature(summary: Summary) -> Iterator[Drawn]:
+    def group(setting: Setting) -> str | None:
+        return setting.topology
+
+    yield from _line(summary, group, "temperature", "temperature", _temperature)
 
 
 def _depth(setting: Setting) -> float:
@@ -149,38 +141,43 @@ def _temperature(setting: Setting) -> float:
 
 def _line(
     summary: Summary,
-    settings: Sequence[Setting],
+    group: Callable[[Setting], str | None],
     name: str,
-    what: str,
     xlabel: str,
     place: Callable[[Setting], float],
-    scale: str = "linear",
 ) -> Iterator[Drawn]:
-    """A line a verifier over settings, on the prompts that all of them have."""
-    settings = sorted(settings, key=lambda s: (place(s), s.topology))
-    if len({place(setting) for setting in settings}) < 2:
+    """A line a verifier, on the prompts that all of its settings have.
+
+    Args:
+        summary: of the run.
+        group: what the settings of a figure have in common; None for one that is not shown. The
+            group with most places on the axis is drawn.
+        name: of what is on the axis.
+        xlabel: the same with its unit.
+        place: where a setting stands.
+    """
+    groups: dict[str, list[Setting]] = {}
+    for setting in summary.settings:
+        if (key := group(setting)) is not None:
+            groups.setdefault(key, []).append(setting)
+    if not groups:
         return
+    key = max(groups, key=lambda key: len({place(setting) for setting in groups[key]}))
+    settings = sorted(groups[key], key=lambda s: (place(s), s.topology))
     prompts = shared_prompts(summary, settings)
-    if not prompts:
+    if len({place(setting) for setting in settings}) < 2 or not prompts:
         return
     series = _lengths(summary, settings, prompts)
+    log = place is _nodes
     at = [place(setting) for setting in settings]
-    by_name = place is _nodes
-    ticks = [s.topology if by_name else f"{x:g}" for s, x in zip(settings, at, strict=True)]
+    ticks = [s.topology if log else f"{x:g}" for s, x in zip(settings, at, strict=True)]
 
     def draw() -> Figure:
         figure, ax = axes(height=2.9)
-        ax.set_xscale(scale)
-        span = max(at) / max(min(at), 1e-9) if scale == "log" else max(at) - min(at)
-        dodged(
-            ax,
-            series,
-            at,
-            width=span * 0.012 if scale == "linear" else 0.02,
-            line=True,
-            log=scale == "log",
-        )
-        words = [f"{x:g}\n{t}" if by_name else t for x, t in zip(at, ticks, strict=True)]
+        ax.set_xscale("log" if log else "linear")
+        width = 0.02 if log else 0.012 * (max(at) - min(at))
+        dodged(ax, series, at, width=width, line=True, log=log)
+        words = [f"{t}\n{x:g}" if log else t for x, t in zip(at, ticks, strict=True)]
         ax.set_xticks(at, words)
         ax.minorticks_off()
         ax.set_xlabel(xlabel)
@@ -190,8 +187,8 @@ def _line(
 
     yield drawn(
         summary,
-        name,
-        f"Acceptance length {what}, {len(prompts)} prompts that all points share",
-        f"A line a verifier. {said(series, ticks)}. {INTERVALS}",
+        f"by-{name}",
+        f"Acceptance length against {name}, {key}, {len(prompts)} prompts that all points share",
+        f"A line a verifier. {said(series, ticks)}.",
         draw,
     )

@@ -49,7 +49,8 @@ def text_verdicts(found: Sequence[Text]) -> list[Verdict]:
     return [
         (
             True,
-            f"Losslessness: {len(passed)} texts of {len(found)} passed"
+            f"Losslessness of the text: {len(passed)} of {len(found)} tests (a verifier in a run each)"
+            " passed"
             + (f", {open_} have too few tokens" if open_ else "")
             + f"; a TV of {reach:.2f} or more would have shown in each of those with power"
             f" {1 - BETA:g}.",
