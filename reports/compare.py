@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from reports.drawing import COLUMN, Drawn, axes, colour, marker
 from reports.errors import ReportError
-from reports.estimates import LEVEL, Estimate, difference, quotient
+from reports.estimates import LEVEL, ROUNDING, Estimate, difference, quotient
 from reports.measures import ERRORS, acceptance_length, speed
 from reports.names import label
 from reports.places import rows_of
@@ -169,8 +169,8 @@ def verdict(change: Estimate, level: float) -> str:
         >>> verdict(Estimate(1.0, {"a": 0.01, "b": -0.01, "c": 0.0}, 9), 0.95)
         'longer'
     """
-    if change.value == 0 and not change.error > 0:
-        return "the same" if change.error == 0 else "one prompt"
+    if abs(change.value) < ROUNDING and change.error < ROUNDING:
+        return "the same"
     low, high = change.interval(level)
     if not isfinite(low):
         return "one prompt"

@@ -22,6 +22,7 @@ from math import inf, isfinite, nan, sqrt
 from scipy.stats import t as student
 
 LEVEL = 0.95  # of the intervals
+ROUNDING = 1e-9  # a difference of equal sums that are added up in another order
 
 
 @dataclass(frozen=True)

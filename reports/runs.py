@@ -168,6 +168,16 @@ def _checked(path: Path) -> int:
     return rows
 
 
+def broken_part(run: Run) -> Path:
+    """The part that cannot be read to its end, once a run could not; its folder if all can."""
+    for path in run.parts:
+        try:
+            pl.read_parquet(path, columns=list(SCHEMA))
+        except Exception:  # whatever it is, this is the one
+            return path
+    return run.folder
+
+
 def unreadable(path: Path, error: Exception) -> ReportError:
     """The sentence for a part that is cut off or no Parquet file."""
     why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

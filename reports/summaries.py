@@ -13,7 +13,7 @@ import polars as pl
 
 from reports.errors import ReportError
 from reports.names import CATEGORIES, LABELS, PLAIN, ordered, shape
-from reports.runs import LISTS, Run, unreadable
+from reports.runs import LISTS, Run, broken_part, unreadable
 from stattests.budget import PIT_CELLS
 
 LOOKS = 64  # points along the run at which the e-test is looked at
@@ -92,10 +92,8 @@ def summarise(run: Run) -> Summary:
             .collect(engine="streaming")
         )
         cells, surprise = _cells(rows, run.rows), _surprise(rows)
-    except pl.exceptions.PolarsError as error:
-        raise unreadable(run.folder, error) from error
-    except OSError as error:
-        raise unreadable(run.folder, error) from error
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise unreadable(broken_part(run), error) from error
     _check(run, texts, cells)
     sums = [name for name in texts.columns if name not in (*KEY, "unit", "first", "last")]
     prompts = texts.group_by(KEY).agg(pl.col(sums).sum(), pl.len().alias("texts")).sort(KEY)

@@ -7,6 +7,7 @@ from math import isfinite
 
 from reports.document_tables import finding_verdict
 from reports.documents import Documents, Fault
+from reports.estimates import ROUNDING
 from reports.losslessness import Text
 from reports.measures import acceptance_change
 from reports.names import label
@@ -25,7 +26,8 @@ def length_verdicts(summary: Summary | None) -> list[Verdict]:
         if {ours, theirs} <= set(summary.verifiers):
             change = acceptance_change(summary, ours, theirs, setting)
             low, high = change.interval()
-            seen = "no difference seen" if low <= 0 <= high else "a difference"
+            same = low <= 0 <= high or abs(change.value) < ROUNDING
+            seen = "no difference seen" if same else "a difference"
             span = f"{low:+.3f} to {high:+.3f}" if isfinite(low) else "unknown: one prompt"
             lines.append(
                 f"{label(ours)} - {label(theirs)}, {setting}: {change.value:+.3f} tokens a cycle"
@@ -49,8 +51,8 @@ def text_verdicts(found: Sequence[Text]) -> list[Verdict]:
     return [
         (
             True,
-            f"Losslessness of the text: {len(passed)} of {len(found)} tests (a verifier in a run each)"
-            " passed"
+            f"Losslessness of the text: {len(passed)} of {len(found)} tests passed (one a verifier"
+            " and run)"
             + (f", {open_} have too few tokens" if open_ else "")
             + f"; a TV of {reach:.2f} or more would have shown in each of those with power"
             f" {1 - BETA:g}.",

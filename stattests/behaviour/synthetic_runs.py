@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,6 @@ VERIFIERS = ("rrsw", "traversal", "greedy", "univer")
 CATEGORIES = ("mt_bench", "translation", "qa")
 SETTINGS = (("2x5", 1.0), ("2x5", 0.6), ("2x5", 0.0), ("2x3", 1.0), ("3x3", 1.0), ("eagle", 1.0))
 GAIN = {"rrsw": 0.0, "traversal": 0.03, "greedy": -0.02, "univer": 0.08}
-LISTS = ("pit", "log_prob", "entropy", "log_prob_variance")
 
 
 def rows(
@@ -42,24 +43,39 @@ def rows(
         gain: verifier -> what it accepts more.
         bias: exponent of the PIT values; 1 for a lossless text.
     """
-    rng = np.random.default_rng(seed)
     writers = verifiers if mode == "paired" else ("plain", *verifiers)
     found = []
     for topology, temperature in settings:
-        for category in CATEGORIES:
-            for place in range(prompts):
-                base = rng.uniform(0.4, 1.4)
-                for cycle in range(cycles):
-                    for at, name in enumerate(writers):
-                        plain = name == "plain"
-                        expected = 0.0 if plain else max(base + gain[name] + rng.normal(0, 0.1), 0)
-                        drives = mode != "paired" or place % len(writers) == at
-                        found.append(
-                            _row(
-                                mode, name, "none" if plain else topology, temperature, category,
-                                place, cycle, expected, drives, bias, rng,
-                            )
-                        )  # fmt: skip
+        for category, place in product(CATEGORIES, range(prompts)):
+            base = stream(seed, topology, temperature, category, place).uniform(0.6, 1.4)
+            for cycle, (at, name) in product(range(cycles), enumerate(writers)):
+                shape = "none" if name == "plain" else topology
+                # Each row has its own numbers: what one verifier accepts changes no other row.
+                rng = stream(seed, topology, temperature, category, place, cycle, name)
+                expected = 0.0 if name == "plain" else base + gain[name] + rng.uniform(-0.1, 0.1)
+                drives = mode != "paired" or place % len(writers) == at
+                prompt = f"{category}-{place}"
+                unit = f"{shape}/T{temperature:g}/{prompt}/seed0"
+                found.append(
+                    {
+                        "unit": unit if mode == "paired" else f"{unit}/{name}",
+                        "verifier": name,
+                        "topology": shape,
+                        "temperature": temperature,
+                        "category": category,
+                        "prompt_id": prompt,
+                        "seed": 0,
+                        "cycle": cycle,
+                        "tree_id": f"{unit}/{cycle}/{name}",
+                        "drives_text": drives,
+                        "expected_accepted": expected,
+                        "draft_ms": 0.0 if name == "plain" else rng.uniform(1, 2),
+                        "target_ms": rng.uniform(4, 5),
+                        "verify_ms": rng.uniform(0.1, 0.2) if drives else None,
+                        "keep_ms": None if mode == "paired" else 0.1,
+                        **_text(expected, drives, bias, rng),
+                    }
+                )
     frame = pl.DataFrame(found, schema=SCHEMA, orient="row")
     return frame.unique(["unit", "verifier", "cycle"], keep="first", maintain_order=True)
 
@@ -72,7 +88,8 @@ def write_run(
     size = -(-len(frame) // parts)
     for number, part in enumerate(frame.iter_slices(size)):
         part.write_parquet(folder / f"part-0-{number}.parquet", compression="zstd")
-    settings = frame.filter(pl.col("topology") != "none").select("topology", "temperature").unique()
+    trees = frame.filter(pl.col("topology") != "none")
+    settings = trees.select("topology", "temperature").unique(maintain_order=True)
     asked = {
         "mode": mode,
         "target": "tiny",
@@ -88,45 +105,18 @@ def write_run(
     return folder
 
 
-def _row(
-    mode: str,
-    name: str,
-    topology: str,
-    temperature: float,
-    category: str,
-    place: int,
-    cycle: int,
-    expected: float,
-    drives: bool,
-    bias: float,
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    prompt = f"{category}-{place}"
-    unit = f"{topology}/T{temperature:g}/{prompt}/seed0" + ("" if mode == "paired" else f"/{name}")
-    accepted = 0 if topology == "none" else int(min(rng.poisson(expected), 3))
+def stream(*key: object) -> np.random.Generator:
+    """Random numbers of this name."""
+    return np.random.default_rng(crc32(repr(key).encode()))
+
+
+def _text(expected: float, drives: bool, bias: float, rng: np.random.Generator) -> dict[str, Any]:
+    accepted = int(min(rng.poisson(expected), 3))
     n = accepted + 1 if drives else 0
-    lists = {
+    return {
+        "num_accepted": accepted if drives else None,
         "pit": (rng.random(n) ** bias).tolist(),
         "log_prob": (-rng.exponential(1.0, n)).tolist(),
         "entropy": [1.0] * n,
         "log_prob_variance": [1.0] * n,
-    }
-    return {
-        "unit": unit,
-        "verifier": name,
-        "topology": topology,
-        "temperature": temperature,
-        "category": category,
-        "prompt_id": prompt,
-        "seed": 0,
-        "cycle": cycle,
-        "tree_id": f"{unit}/{cycle}",
-        "drives_text": drives,
-        "num_accepted": accepted if drives else None,
-        "expected_accepted": expected,
-        "draft_ms": rng.uniform(1, 2) if topology != "none" else 0.0,
-        "target_ms": rng.uniform(4, 5),
-        "verify_ms": rng.uniform(0.1, 0.2) if drives else None,
-        "keep_ms": 0.1 if mode != "paired" else None,
-        **lists,
     }
