@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reports.drawing import COLUMN, Drawn, axes, colour, marker
 from reports.errors import ReportError
@@ -194,6 +195,7 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
             )
         ax.set_yticks(range(len(found)), [one.place for one in found])
         ax.set_ylim(len(found) - 0.5, -0.5)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel("after - before, tokens a cycle\n(the next token counted in both)")
         return figure
 

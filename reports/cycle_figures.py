@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from reports.drawing import COLUMN, Drawn, axes, bars, beside, colour
+from reports.drawing import COLUMN, INTERVALS, Drawn, axes, bars, beside, colour
 from reports.measures import acceptance_change, acceptance_rate, accepted_share, milliseconds
 from reports.names import PLAIN, category_label, label, shape
 from reports.run_drawing import dodged, drawn, said
@@ -39,6 +40,7 @@ def difference_figure(summary: Summary) -> Iterator[Drawn]:
         ax.axhline(len(settings) - 0.5, color="#999999", linewidth=0.8, linestyle=":")
         ax.set_yticks(range(len(rows)), [text for text, _ in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel("UniVer - Greedy, tokens a cycle\n(the next token counted in both)")
         return figure
 
@@ -51,6 +53,13 @@ def difference_figure(summary: Summary) -> Iterator[Drawn]:
         f"Dots with intervals around a line at zero. {words}.",
         draw,
     )
+
+
+def _decisions(summary: Summary) -> str:
+    """How to read what is known of decisions only."""
+    if not summary.run.paired:
+        return INTERVALS
+    return f"{INTERVALS} Only the verifier that wrote a text decided there: prompts differ."
 
 
 def _depths(setting: Setting) -> range:
@@ -93,6 +102,7 @@ def distribution_figure(summary: Summary, setting: Setting) -> Drawn:
         f"How many drafted tokens a cycle accepts, {setting}",
         f"Bars. {said(series, [str(k) for k in places])}.",
         draw,
+        _decisions(summary),
     )
 
 
@@ -120,6 +130,7 @@ def rate_figure(summary: Summary, setting: Setting) -> Drawn:
         f"Acceptance rate by depth, {setting}",
         f"A line a verifier. {said(series, [str(k) for k in places])}.",
         draw,
+        _decisions(summary),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.errors import ReportError
+from reports.names import LABELS, ordered
 
 HERE = Path(__file__).parent
 TOY_OPTIMA = HERE / "data" / "toy_optima.json"
@@ -71,6 +72,8 @@ def read_documents(paths: Sequence[Path]) -> Documents:
             gates.append(Document(path, content))
         else:
             notes.append(f"{path} is neither a theorem report nor a gate report: left out.")
+    names = ordered((str(gate.content["verifier"]) for gate in gates), LABELS)
+    gates.sort(key=lambda gate: names.index(str(gate.content["verifier"])))
     return Documents(tuple(theorems), tuple(gates), tuple(notes))
 
 

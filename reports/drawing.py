@@ -41,6 +41,7 @@ class Drawn:
     note: how to read it.
     draw: makes it, inside the style.
     sources: the files that the numbers come from.
+    wide: whether it needs two columns.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Drawn:
     note: str
     draw: Callable[[], Figure]
     sources: tuple[str, ...]
+    wide: bool = False
 
 
 def save(drawn: Drawn, folder: Path) -> None:

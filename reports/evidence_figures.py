@@ -64,6 +64,7 @@ def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
         " Over- and under-accepted tokens would show at the two ends.",
         draw,
         (source,),
+        wide=True,
     )
 
 
@@ -152,6 +153,7 @@ def optimum_figure(document: Document) -> Drawn:
         " toys; dashes: the largest distance.",
         draw,
         (shown_path(document.path),),
+        wide=True,
     )
 
 

@@ -28,7 +28,7 @@ def run_command(run: Run) -> str:
     """The command that made a run's rows, as far as its name says it."""
     config = f"{CONFIGS}/{run.name}.toml"
     known = (ROOT / config).is_file()
-    return f"python -m gpu_runs {config if known else '<a file with the configuration below>'}"
+    return f"python -m gpu_runs {config if known else '<the configuration in run.json>'}"
 
 
 def report_command(paths: list[Path], output: Path, against: list[Path]) -> str:

@@ -17,7 +17,6 @@ from reports.drawing import Drawn
 from reports.errors import ReportError
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
-from reports.names import slug
 from reports.notes import not_shown, notes
 from reports.places import rows_of, run_command, shown_path
 from reports.run_figures import run_figures
@@ -25,7 +24,14 @@ from reports.runs import Run
 from reports.summaries import Summary, summarise
 from reports.table import Table
 from reports.tables import run_tables
-from reports.verdicts import Verdict, document_verdicts, length_verdicts, text_verdicts
+from reports.verdicts import (
+    Verdict,
+    anchor,
+    document_verdicts,
+    length_verdicts,
+    speed_verdicts,
+    text_verdicts,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Section:
 class Report:
     """The page's content.
 
-    verdicts: lines for its top, each with whether it is good news (None: neither).
+    verdicts: lines for its top.
     headline: the table to look at first; None where no run has trees.
     sections: the rest.
     notes: what the reader must know about the input.
@@ -100,12 +106,13 @@ def build(
     first = first or next((s for s in summaries if s.verifiers), None)
     headline = None
     if first is not None:
-        headline = next(t for s in sections if s.anchor == _anchor(first.run) for t in s.tables)
+        headline = next(t for s in sections if s.anchor == anchor(first.run) for t in s.tables)
     names = [figure.name for section in sections for figure in section.figures]
     return Report(
         (
-            *((None, line) for line in heard[:1]),
+            *(Verdict(line, "comparison") for line in heard[:1]),
             *length_verdicts(first),
+            *speed_verdicts(summaries),
             *text_verdicts(found),
             *document_verdicts(documents, read_faults()),
         ),
@@ -136,14 +143,8 @@ def _comparison(
         raise ReportError("nothing to compare: no setting and verifier is on both sides.")
     table = compare.change_table(found, matched)
     figure = compare.change_figure(found, table)
-    section = Section(
-        "comparison", "What changed", (), "the commands of the runs", (table,), (figure,)
-    )
+    section = Section("comparison", "What changed", (), _commands(now), (table,), (figure,))
     return (section,), [compare.improved(found), *compare.notes(matched)]
-
-
-def _anchor(run: Run) -> str:
-    return slug(f"run-{run.name}")
 
 
 def _run_section(summary: Summary) -> Section:
@@ -161,7 +162,7 @@ def _run_section(summary: Summary) -> Section:
         ("code", str(run.record.get("git_revision", "not said"))),
     )
     return Section(
-        _anchor(run),
+        anchor(run),
         f"Run {run.name}",
         facts,
         run_command(run),
@@ -177,17 +178,21 @@ def _text_section(found: Sequence[Text], summaries: Sequence[Summary]) -> Sectio
         "losslessness",
         "Losslessness of the text",
         (),
-        "the commands of the runs",
+        _commands(summaries),
         (losslessness_table(found, summaries),),
         tuple(text_figures(found, sources)),
     )
+
+
+def _commands(summaries: Sequence[Summary]) -> str:
+    return "; ".join(dict.fromkeys(run_command(summary.run) for summary in summaries))
 
 
 def _document_sections(documents: Documents) -> list[Section]:
     sections = []
     if documents.theorems:
         tables = tuple(theorem_table(document) for document in documents.theorems)
-        command = "python -m gpu_runs.theorems --json <file>"
+        command = "python -m gpu_runs.theorems --runs <run folder> --json <file>"
         sections.append(Section("theorems", "Theorems on a real model", (), command, tables, ()))
     if documents.gates:
         table = gate_table(documents.gates)

@@ -24,12 +24,13 @@ def drawn(
     alt: str,
     draw: Callable[[], Figure],
     note: str = INTERVALS,
+    *,
+    wide: bool = False,
 ) -> Drawn:
     """A figure of a run, which its name and title say."""
     run = summary.run
-    return Drawn(
-        slug(f"{run.name}-{name}"), f"{title} ({run.name})", alt, note, draw, (rows_of(run),)
-    )
+    title = f"{title} ({run.name})"
+    return Drawn(slug(f"{run.name}-{name}"), title, alt, note, draw, (rows_of(run),), wide)
 
 
 def said(series: Series, places: Sequence[str], digits: int = 2) -> str:

@@ -102,6 +102,7 @@ def _by_category(summary: Summary, setting: Setting) -> Iterator[Drawn]:
         f"Acceptance length by category, {setting}",
         f"Dots with intervals. {said(series, places)}.",
         draw,
+        wide=True,
     )
 
 
