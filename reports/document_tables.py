@@ -8,15 +8,15 @@ from math import sqrt
 from statistics import mean, stdev
 
 from reports.documents import Document, Fault
-from reports.names import label, slug
+from reports.names import label
 from reports.places import shown_path
 from reports.table import Amount, Cell, Table, count
 
 VERDICTS = {True: "yes", False: "NO"}
 
 
-def theorem_table(document: Document) -> Table:
-    """One row a checked statement."""
+def theorem_table(document: Document, name: str) -> Table:
+    """One row a checked statement; `name` is that of the table's files."""
     content = document.content
     rows = tuple(
         (
@@ -29,7 +29,7 @@ def theorem_table(document: Document) -> Table:
         for row in content["findings"]
     )
     return Table(
-        slug(document.path.stem),
+        name,
         f"Theorems on {content['target']}'s trees and text, drafter {content['drafter']}"
         f" ({document.path.name})",
         ("claim", "found", "must be", "looked at", "holds"),

@@ -87,23 +87,24 @@ def acceptance_rate(summary: Summary, verifier: str, setting: Setting, depth: in
 
 
 def unpaired(summary: Summary) -> list[str]:
-    """Notes on settings in which the verifiers were not judged in the same contexts."""
-    if not summary.run.paired:
-        return []
+    """Notes on settings in which the verifiers were not judged alike.
+
+    In a paired run that is in the same number of cycles of each prompt; in decoding, where cycles
+    are their own, in as many texts of it.
+    """
+    what, same = ("cycles", "contexts") if summary.run.paired else ("texts", "texts")
     notes = []
     for setting in summary.settings:
-        cycles = {
-            name: tuple(
-                sorted(prompt_sums(_of(summary, name, setting), "cycles", "cycles").items())
-            )
+        counts = {
+            name: tuple(sorted(prompt_sums(_of(summary, name, setting), what, what).items()))
             for name in summary.verifiers
         }
-        if len(set(cycles.values())) > 1:
-            missing = [label(name) for name, rows in cycles.items() if not rows]
-            why = f"{', '.join(missing)} missing" if missing else "other contexts for each"
+        if len(set(counts.values())) > 1:
+            missing = [label(name) for name, rows in counts.items() if not rows]
+            why = f"{', '.join(missing)} missing" if missing else f"other {same} for each"
             notes.append(
-                f"{summary.run.name}, {setting}: the verifiers were not judged in the same contexts"
-                f" ({why}); their differences are not paired there."
+                f"{summary.run.name}, {setting}: the verifiers were not judged in the same {same}"
+                f" ({why}); their differences are not fully paired there."
             )
     return notes
 

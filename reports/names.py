@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from zlib import crc32
 
 LABELS = {
     "rrsw": "RRSw",
@@ -87,10 +88,11 @@ def branching(topology: str) -> int | None:
 
 
 def slug(text: str) -> str:
-    """The text as part of a file's name.
+    """The text as part of a file's name; lists, which lose their brackets, keep a mark of theirs.
 
     Example:
-        >>> slug("smollm2 2x5 T=0.6")
-        'smollm2-2x5-T0.6'
+        >>> slug("smollm2 2x5 T=0.6"), slug("[[0],[1]]"), slug("[[0,1]]")
+        ('smollm2-2x5-T0.6', '0-1-216a51bf', '0-1-ae54b3f0')
     """
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace("=", "")).strip("-")
+    mark = f"-{crc32(text.encode()):08x}" if "[" in text else ""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace("=", "")).strip("-") + mark

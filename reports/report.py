@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -108,6 +109,7 @@ def build(
     if first is not None:
         headline = next(t for s in sections if s.anchor == anchor(first.run) for t in s.tables)
     names = [figure.name for section in sections for figure in section.figures]
+    _check_names(names, [table.name for section in sections for table in section.tables])
     return Report(
         (
             *(Verdict(line, "comparison") for line in heard[:1]),
@@ -121,6 +123,16 @@ def build(
         (*heard[1:], *notes(summaries, names), *documents.notes),
         tuple(not_shown(found, runs)),
     )
+
+
+def _check_names(*kinds: Sequence[str]) -> None:
+    """Refuse what would overwrite a file of the same report."""
+    for names in kinds:
+        for name, times in Counter(names).items():
+            if times > 1:
+                raise ReportError(
+                    f"two parts of the report would be named {name}; rename the folder of a run."
+                )
 
 
 def _read(runs: Sequence[Run], say: Callable[[str], None]) -> list[Summary]:
@@ -191,7 +203,11 @@ def _commands(summaries: Sequence[Summary]) -> str:
 def _document_sections(documents: Documents) -> list[Section]:
     sections = []
     if documents.theorems:
-        tables = tuple(theorem_table(document) for document in documents.theorems)
+        many = len(documents.theorems) > 1
+        tables = tuple(
+            theorem_table(document, f"theorems-{number}" if many else "theorems")
+            for number, document in enumerate(documents.theorems, 1)
+        )
         command = "python -m gpu_runs.theorems --runs <run folder> --json <file>"
         sections.append(Section("theorems", "Theorems on a real model", (), command, tables, ()))
     if documents.gates:

@@ -186,4 +186,4 @@ def _tex_cell(cell: Cell) -> str:
         return text
     if not isfinite(cell.value):
         return text
-    return "$" + text.replace("n/a", r"\text{n/a}") + "$"
+    return "$" + text.replace("n/a", r"\mathrm{n/a}") + "$"

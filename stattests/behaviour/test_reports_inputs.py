@@ -186,6 +186,27 @@ def test_a_verifier_with_fewer_contexts_is_noted(tmp_path: Path) -> None:
     assert "not judged in the same contexts" in done.output
 
 
+def test_decoding_with_fewer_texts_is_noted(tmp_path: Path) -> None:
+    gone = (pl.col("verifier") == "greedy") & (pl.col("prompt_id") == "qa-0")
+    frame = rows("decoding", settings=ONE, prompts=2).filter(~gone)
+    done = report(write_run(tmp_path / "run", frame, "decoding"), output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "not judged in the same texts" in done.output
+
+
+def test_topologies_that_are_lists_have_files_of_their_own(tmp_path: Path) -> None:
+    frame = rows(settings=(("[[0],[1]]", 1.0), ("[[0],[0,1]]", 1.0)), prompts=2)
+    done = report(write_run(tmp_path / "run", frame), output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "out" / "tables").glob("lengths-run-*.csv"))) == 2
+
+
+def test_names_that_collide_are_refused(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a b", rows(settings=ONE, prompts=2))
+    b = write_run(tmp_path / "a-b", rows(settings=ONE, prompts=2))
+    refused(report(a, b, output=tmp_path / "out"), "rename the folder")
+
+
 def test_runs_of_different_models_are_shown_apart_with_a_note(tmp_path: Path) -> None:
     write_run(tmp_path / "all" / "a", rows(settings=ONE, prompts=2))
     write_run(tmp_path / "all" / "b", rows(settings=ONE, prompts=2), target="other")
