@@ -46,11 +46,6 @@ class Change:
         """After less before, paired by prompt."""
         return difference(self.after, self.before)
 
-    @property
-    def place(self) -> str:
-        """Where, for a figure's axis."""
-        return f"{label(self.verifier)}, {self.setting}"
-
 
 def pairs(now: Sequence[Summary], then: Sequence[Summary]) -> list[tuple[Summary, Summary]]:
     """The runs to compare, (before, after).
@@ -180,9 +175,14 @@ def verdict(change: Estimate, level: float) -> str:
 
 def change_figure(found: Sequence[Change], table: Table) -> Drawn:
     """The changes with their intervals."""
+    several = len({one.run for one in found}) > 1
+    places = [
+        f"{label(one.verifier)}, {one.setting}" + (f" ({one.run})" if several else "")
+        for one in found
+    ]
 
     def draw() -> Figure:
-        figure, ax = axes(COLUMN + 0.8, 0.8 + 0.19 * len(found))
+        figure, ax = axes(COLUMN + (1.8 if several else 0.8), 0.8 + 0.19 * len(found))
         ax.axvline(0, color="black", linewidth=0.8)
         for place, one in enumerate(found):
             half = one.change.half()
@@ -193,13 +193,15 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
                 fmt=marker(one.verifier),
                 color=colour(one.verifier),
             )
-        ax.set_yticks(range(len(found)), [one.place for one in found])
+        ax.set_yticks(range(len(found)), places)
         ax.set_ylim(len(found) - 0.5, -0.5)
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel("after - before, tokens a cycle\n(the next token counted in both)")
         return figure
 
-    words = "; ".join(f"{one.place} {one.change.value:+.3f}" for one in found)
+    words = "; ".join(
+        f"{place} {one.change.value:+.3f}" for place, one in zip(places, found, strict=True)
+    )
     return Drawn(
         "comparison",
         "What changed in acceptance length",
@@ -207,6 +209,7 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
         f"Bars: {LEVEL:.0%} intervals, paired and clustered by prompt.",
         draw,
         table.sources,
+        wide=several,
     )
 
 

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import binom
 
 from reports.document_tables import by_topology
@@ -88,11 +89,14 @@ def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
             "alarm", (0, alarm), (2, 2), textcoords="offset points", color="#B00000", fontsize=7.5
         )
         ax.axhline(0, color="black", linewidth=0.6)
-        ax.set_ylim(top=max(alarm * 1.25, 1))
+        highest = max(value for text in texts for _, value in text.path if isfinite(value))
+        ax.set_ylim(top=1.25 * max(alarm, highest))
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.set_xlim(left=0)
         ax.set_xlabel("tokens judged")
         ax.set_ylabel("log10 E")
-        beside(figure, ncols=3)
+        beside(figure, ncols=2 if len(texts) in (2, 4) else 3)
         return figure
 
     ends = "; ".join(f"{label(t.verifier)} largest {t.largest:+.1f}" for t in texts)
