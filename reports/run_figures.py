@@ -25,6 +25,8 @@ from reports.names import branching, category_label, label, shape
 from reports.run_drawing import Series, dodged, drawn, said
 from reports.summaries import Setting, Summary
 
+SHORTEST = 0.95  # where an axis of lengths may begin: none is below 1, whatever an interval says
+
 
 def run_figures(summary: Summary) -> Iterator[Drawn]:
     """All figures that a run has the rows for."""
@@ -66,6 +68,7 @@ def _by_verifier(summary: Summary, setting: Setting) -> Drawn:
             )
         ax.set_yticks(range(len(series)), [label(name) for name in series])
         ax.set_ylim(len(series) - 0.5, -0.5)
+        ax.set_xlim(left=max(ax.get_xlim()[0], SHORTEST))
         ax.set_xlabel(LENGTH)
         return figure
 
@@ -93,6 +96,7 @@ def _by_category(summary: Summary, setting: Setting) -> Iterator[Drawn]:
         ax.set_xticks(range(len(places)), places)
         ax.grid(False, axis="x")
         ax.set_ylabel(LENGTH)
+        ax.set_ylim(bottom=max(ax.get_ylim()[0], SHORTEST))
         beside(figure, ncols=len(series))
         return figure
 
@@ -183,6 +187,7 @@ def _line(
         ax.minorticks_off()
         ax.set_xlabel(xlabel)
         ax.set_ylabel(LENGTH)
+        ax.set_ylim(bottom=max(ax.get_ylim()[0], SHORTEST))
         beside(figure, ncols=2)
         return figure
 
