@@ -51,14 +51,13 @@ def dodged(
     width: float = DODGE,
     *,
     line: bool = False,
-    log: bool = False,
 ) -> None:
     """Dots with intervals, one a verifier and place, side by side so that none covers another."""
     for number, (name, row) in enumerate(series.items()):
         off = (number - (len(series) - 1) / 2) * width
         here = [k for k, estimate in enumerate(row) if estimate.n]
         values, halves = bars([row[k] for k in here])
-        x = [at[k] * (1 + off) if log else at[k] + off for k in here]
+        x = [at[k] + off for k in here]
         ax.errorbar(
             x,
             values,

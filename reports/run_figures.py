@@ -122,7 +122,7 @@ def _by_size(summary: Summary) -> Iterator[Drawn]:
     def group(setting: Setting) -> str | None:
         return f"T = {setting.temperature:g}" if shape(setting.topology) else None
 
-    yield from _line(summary, group, "size", "drafted nodes (log scale)", _nodes)
+    yield from _line(summary, group, "size", "topology, drafted nodes", _nodes)
 
 
 def _by_temperature(summary: Summary) -> Iterator[Drawn]:
@@ -173,16 +173,16 @@ def _line(
     if len({place(setting) for setting in settings}) < 2 or not prompts:
         return
     series = _lengths(summary, settings, prompts)
-    log = place is _nodes
-    at = [place(setting) for setting in settings]
-    ticks = [s.topology if log else f"{x:g}" for s, x in zip(settings, at, strict=True)]
+    values = [place(setting) for setting in settings]
+    # Sizes of trees crowd together: they stand in their order, each with its number of nodes.
+    by_name = place is _nodes
+    at = list(range(len(values))) if by_name else values
+    ticks = [s.topology if by_name else f"{x:g}" for s, x in zip(settings, values, strict=True)]
 
     def draw() -> Figure:
         figure, ax = axes(height=2.9)
-        ax.set_xscale("log" if log else "linear")
-        width = 0.02 if log else 0.012 * (max(at) - min(at))
-        dodged(ax, series, at, width=width, line=True, log=log)
-        words = [f"{t}\n{x:g}" if log else t for x, t in zip(at, ticks, strict=True)]
+        dodged(ax, series, at, width=0.012 * (max(at) - min(at)), line=True)
+        words = [f"{t}\n{x:g}" if by_name else t for x, t in zip(values, ticks, strict=True)]
         ax.set_xticks(at, words)
         ax.minorticks_off()
         ax.set_xlabel(xlabel)
