@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from gpu_runs.command import one_sentence
 from gpu_runs.configuration import read_config
 from gpu_runs.ranks import Ranks
 from gpu_runs.run import run
-from univer import InputError
-
-INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -23,16 +20,10 @@ INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 @click.option("--questions", help="Spec-Bench's question.jsonl, in place of the configuration's.")
 def main(config: Path, resume: bool, **instead: str | None) -> None:
     """Run verifiers on a language model as a TOML file says; rows go to Parquet files."""
-    try:
+    with one_sentence("interrupted; go on with --resume."):
         ranks = Ranks.join()
         given = ranks.together(lambda: read_config(config, **instead))
         run(given, resume=resume, ranks=ranks, console=Console(quiet=not ranks.first))
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        click.echo("interrupted; go on with --resume.", err=True)
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ decoding per verifier, for tokens per second and the check that the text is the 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ import click
 import torch
 from rich.console import Console
 
+from gpu_runs.command import check_threads, one_sentence, use_threads
 from gpu_runs.loading import head_folder
 from gpu_runs.models import (
     EMBEDDED,
@@ -43,7 +43,6 @@ SEPARATE_SHARE = 0.6  # time planned for the separate decoding, in units of the 
 SEPARATE_PROMPTS = 6  # one a category: each costs two prefills for every way of decoding
 LEAST_TOKENS, MOST_TOKENS = 4, 128  # a prompt, in the separate decoding
 SEPARATE_OVERHEAD = 1.25  # its time over that of the verifiers' cycles: prefill, plain decoding
-INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 
 
 SHIPPED = "shipped"
@@ -81,14 +80,8 @@ DRAFTER_HELP = (
 @click.option("--output", type=click.Path(path_type=Path), help="Write the results here, as JSON.")
 def main(**options: Any) -> None:
     """Compare the four verifiers on a real language model, in minutes, on a CPU."""
-    try:
+    with one_sentence("interrupted; nothing was written."):
         passed = run(**options)
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        click.echo("interrupted; nothing was written.", err=True)
-        sys.exit(INTERRUPTED)
     sys.exit(0 if passed else 1)
 
 
@@ -120,14 +113,11 @@ def run(
         )
     if output is not None:
         check_writable(output)
-    cores = os.cpu_count() or 1
-    if not 0 <= threads <= cores:
-        raise InputError(f"threads: expected 0 (torch's choice) to {cores} (cores), got {threads}.")
+    check_threads(threads)
     generator = seeded(seed)
     shape, filters = Topology.parse(topology), Filters(temperature, top_k, top_p)
     place = usable_device(device)
-    if threads > 0:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     console = Console()
     target, source = load_pair(model, drafter, place, console)
     prompts = encoded_prompts(target)

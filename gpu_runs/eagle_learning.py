@@ -22,18 +22,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from gpu_runs.eagle_texts import Lesson
+from univer.drafters.eagle_files import SHAPES
 from univer.drafters.eagle_network import EagleNetwork
-
-SHAPES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "max_position_embeddings",
-)
 
 
 def new_network(target: Any, final_norm: bool, seed: int) -> EagleNetwork:

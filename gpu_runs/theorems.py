@@ -16,7 +16,6 @@ Exit code 0: everything holds. 1: something does not. 2: bad input.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,8 @@ import click
 import torch
 from rich.console import Console
 
-from gpu_runs.demo import DRAFTER_HELP, INTERRUPTED, SHIPPED, encoded_prompts, load_pair
+from gpu_runs.command import check_threads, one_sentence, use_threads
+from gpu_runs.demo import DRAFTER_HELP, SHIPPED, encoded_prompts, load_pair
 from gpu_runs.models import EMBEDDED, LoadedModel, usable_device
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import Prompt
@@ -79,14 +79,8 @@ OTHERS_A_NODE = 2  # sampled children at which the closed form is compared with 
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here.")
 def main(**options: Any) -> None:
     """Check Theorems 3 to 6 and Lemma 1 on a real model's trees and text."""
-    try:
+    with one_sentence("interrupted; nothing was written."):
         held = run(**options)
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        click.echo("interrupted; nothing was written.", err=True)
-        sys.exit(INTERRUPTED)
     sys.exit(0 if held else 1)
 
 
@@ -108,11 +102,9 @@ def run(
     plan = planned(**options)
     if output is not None:
         check_writable(output)
-    if not 0 <= threads <= (os.cpu_count() or 1):
-        raise InputError(f"threads: expected 0 to {os.cpu_count()} (cores), got {threads}.")
+    check_threads(threads)
     seeded(seed)
-    if threads > 0:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     console = wide_console()
     texts = read_texts(plan.runs) if plan.runs and "text" in plan.parts else {}
     started = time.perf_counter()

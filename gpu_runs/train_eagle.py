@@ -7,7 +7,6 @@ run's folder), the training (checkpoint and held-out curve there, too), the head
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf, isnan
@@ -17,6 +16,7 @@ import click
 import torch
 from rich.console import Console
 
+from gpu_runs.command import one_sentence
 from gpu_runs.eagle_texts import (
     SPLITS,
     TOP,
@@ -37,7 +37,6 @@ from univer.drafters.eagle import EagleHead
 
 AT_LEAST_ONE = {"steps", "batch", "top", "measure_every", "measured", "copies", "new_tokens"}
 HELD_OUT = 7  # every seventh prompt: seven and the six categories have no common factor
-INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -211,14 +210,8 @@ Settings:
 @click.option("--resume", is_flag=True, help="Go on with the run in the configuration's folder.")
 def main(config: Path, resume: bool) -> None:
     """Train an EAGLE-1 draft head as a TOML file says."""
-    try:
+    with one_sentence("interrupted; go on with --resume."):
         run(read_config(config), resume=resume, console=Console())
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        click.echo("interrupted; go on with --resume.", err=True)
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

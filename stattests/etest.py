@@ -119,6 +119,12 @@ def detectable_tv(
     return min(1.0, sqrt(SEQUENTIAL_COST * lam / (4 * max(n, 1))))
 
 
+def by_draft_ratio(target_probs: ArrayLike, draft_probs: ArrayLike) -> NDArray[np.float64]:
+    """Q / p, by which the vocabulary is ordered (STATS 6); +inf where p = 0."""
+    p = np.asarray(target_probs, dtype=np.float64)
+    return np.divide(draft_probs, p, out=np.full_like(p, inf), where=p > 0)
+
+
 def pit_values(
     target_probs: ArrayLike, draft_probs: ArrayLike, tokens: ArrayLike, uniforms: ArrayLike
 ) -> NDArray[np.float64]:
@@ -147,7 +153,7 @@ def pit_values(
     q = np.asarray(draft_probs, dtype=np.float64)
     y = np.asarray(tokens)[:, None]
     p = p / p.sum(-1, keepdims=True)
-    order = np.divide(q, p, out=np.full_like(p, inf), where=p > 0)
+    order = by_draft_ratio(p, q)
     at = np.take_along_axis(order, y, 1)
     before = (order < at) | ((order == at) & (np.arange(p.shape[1]) < y))
     own: NDArray[np.float64] = np.take_along_axis(p, y, 1)[:, 0]

@@ -14,7 +14,7 @@ from scipy.signal import fftconvolve
 
 from stattests import budget
 from stattests.engine import cycles, trees_a_call
-from stattests.etest import concentration, log_e, required_n
+from stattests.etest import by_draft_ratio, concentration, log_e, required_n
 from stattests.problems import Problem
 from stattests.streams import torch_generator
 from stattests.subject import Subject
@@ -115,7 +115,7 @@ def lags(subject: Subject, problem: Problem, run: Run) -> CaseResult:
     Numbers that are used again, half a batch, some rows or some calls later, show at their lag.
     """
     law, draft = problem.target_law(()), problem.draft_law(())
-    keys = np.divide(draft, law, out=np.full_like(draft, np.inf), where=law > 0)
+    keys = by_draft_ratio(law, draft)
     scores = (masses_before(law[None], keys[None])[0] + law / 2 - 0.5) * (law > 0)
     scores /= sqrt(law @ scores**2)
     size = trees_a_call(subject, problem, 1024 if subject.batched else 32)

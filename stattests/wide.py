@@ -15,7 +15,7 @@ Letters: K law pairs of the pool, V vocabulary, D depth, O orders.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from scipy.special import logsumexp
 from stattests import budget
 from stattests.budget import PIT_CELLS
 from stattests.engine import Emitted, decide, draw, emitted, rename
-from stattests.etest import concentration, detectable_tv, log_e, pit_counts
+from stattests.etest import by_draft_ratio, concentration, detectable_tv, log_e, pit_counts
 from stattests.problems import Problem
 from stattests.sequential import sample
 from stattests.streams import numpy_generator, torch_generator
@@ -84,7 +84,7 @@ def _orders(problem: Problem, shown: NDArray[np.int64]) -> NDArray[np.float64]:
     """Masses before each token in every order, [O, K, V]; `shown` are the tokens' shown ids."""
     p, q = problem.target, problem.draft
     keys = (
-        np.divide(q, p, out=np.full_like(q, inf), where=p > 0),
+        by_draft_ratio(p, q),
         np.broadcast_to(shown, p.shape),
         np.broadcast_to(shown % budget.LANES * problem.vocab + shown, p.shape),
     )

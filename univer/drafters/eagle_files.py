@@ -28,7 +28,7 @@ from univer.errors import InputError
 EMBEDDING = "embed_tokens.weight"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 QKV_BIASES = tuple(f"layers.0.self_attn.{name}_proj.bias" for name in "qkv")
-CONFIG_KEYS = (
+SHAPES = (
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
@@ -37,9 +37,8 @@ CONFIG_KEYS = (
     "hidden_act",
     "rms_norm_eps",
     "max_position_embeddings",
-    "vocab_size",
-    "rope_parameters",
 )
+CONFIG_KEYS = (*SHAPES, "vocab_size", "rope_parameters")
 
 READ_KEYS = (*CONFIG_KEYS, "rope_theta", "rope_scaling")
 
