@@ -21,20 +21,13 @@ from gpu_runs.demo import main
 from gpu_runs.prompts import read_prompts
 from gpu_runs.results import write_json
 from stattests.behaviour.tiny_models import WORDS, save_model
+from stattests.behaviour.tiny_runs import assert_one_sentence
 from univer import VERIFIERS, InputError
 
 
 def demo(*arguments: str) -> Result:
     # Short, should an error that a test expects not come.
     return CliRunner().invoke(main, ["--minutes", "0.001", "--topology", "2x2", *arguments])
-
-
-def assert_one_sentence(result: Result, *parts: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    for part in parts:
-        assert part in result.stderr
 
 
 def test_demo_runs_on_a_model_folder(model: str, tmp_path: Path) -> None:
