@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
-from gpu_runs import theorems, theorems_direct
-from gpu_runs.parts import write_part
-from gpu_runs.theorems import main
+from gpu_runs import theorems_direct
 from gpu_runs.theorems_direct import (
     Box,
     box_of,
@@ -31,8 +27,7 @@ from gpu_runs.theorems_text import read_texts, run_length_findings, text_finding
 from reference import univer as oracle
 from reference.decision import Laws
 from stattests.behaviour.tiny_models import plain_logits, save_model, tiny_llama
-from stattests.behaviour.tiny_runs import assert_one_sentence
-from stattests.etest import pit_values
+from stattests.behaviour.tiny_runs import rows_of_text, write_run
 from stattests.faults.rules import (
     AT_SAMPLED,
     OT_CHILDREN,
@@ -204,45 +199,6 @@ def test_a_single_prompt_bounds_nothing() -> None:
     assert not found.findings()[1].holds
 
 
-def rows_of_text(heat: float, tokens: int, seed: int) -> list[dict[str, Any]]:
-    """Rows as a run writes them; the text is drawn at another temperature than it claims."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for _ in range(tokens // 4):
-        laws = rng.dirichlet(np.full(8, 0.5), 4)
-        hot = laws ** (1 / heat)
-        hot /= hot.sum(1, keepdims=True)
-        drawn = np.array([rng.choice(8, p=row) for row in hot])
-        logs = np.log(laws)
-        entropy = -(laws * logs).sum(1)
-        own = logs[np.arange(4), drawn]
-        rows.append(
-            {
-                "verifier": "univer",
-                "drives_text": True,
-                "pit": pit_values(
-                    laws, rng.dirichlet(np.ones(8), 4), drawn, rng.random(4)
-                ).tolist(),
-                "log_prob": own.tolist(),
-                "entropy": entropy.tolist(),
-                "log_prob_variance": ((laws * logs**2).sum(1) - entropy**2).tolist(),
-            }
-        )
-        empty: dict[str, list[float]] = {
-            name: [] for name in ("pit", "log_prob", "entropy", "log_prob_variance")
-        }
-        rows.append({"verifier": "greedy", "drives_text": False, **empty})
-    return rows
-
-
-def write_run(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    folder.mkdir()
-    half = len(rows) // 2
-    for rank, part in enumerate((rows[:half], rows[half:])):
-        write_part(folder, rank, part)
-    return folder
-
-
 @pytest.mark.stat
 def test_lossless_text_passes_and_pools_over_runs(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / str(seed), rows_of_text(1.0, 2000, seed)) for seed in range(2)]
@@ -393,60 +349,3 @@ def test_planted_faults_are_caught_on_a_models_trees() -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("model"))
-
-
-SMALL = ("--trees", "64", "--nodes", "128", "--cycles", "640", "--prompts", "1")
-
-
-def command(model: str, *arguments: str) -> Result:
-    chosen = ("--target", model, "--drafter", "skip:1", "--topology", "2x2", *SMALL)
-    return CliRunner().invoke(main, [*chosen, *arguments])
-
-
-def test_the_command_reports_and_writes_json(model: str, tmp_path: Path) -> None:
-    runs = write_run(tmp_path / "run", rows_of_text(1.0, 400, 0))
-    output = tmp_path / "found.json"
-    result = command(
-        model, "--parts", "layers,lengths,text,direct", "--runs", str(runs), "--json", str(output)
-    )
-    found = json.loads(output.read_text())
-    assert result.exit_code == (0 if found["held"] else 1), result.output
-    rows = found["findings"]
-    assert found["held"] == all(row["holds"] for row in rows)
-    claims = " ".join(row["claim"] for row in rows)
-    for part in ("Theorem 3, float32", "Theorem 5, float64", "Theorem 6, 2x2", "Lemma 1", "PIT"):
-        assert part in claims
-    # A tiny random model may leave Theorem 6 open: these are exact, or tests of lossless verifiers.
-    assert all(row["holds"] for row in rows if "E[N_" not in row["claim"])
-
-
-def test_a_biased_verifier_makes_the_command_fail(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boxes = {"biased": planted("ratio-inverted")}
-    monkeypatch.setattr(theorems, "direct_findings", partial(direct_findings, boxes=boxes))
-    result = command(model, "--parts", "direct", "--cycles", "4000")
-    assert result.exit_code == 1
-    assert "NOT" in result.stdout
-
-
-BAD = {
-    "part": (("--parts", "layers,proofs"), ("parts", "'proofs'")),
-    "text-without-runs": (("--parts", "text"), ("parts", "--runs")),
-    "topology": (("--topology", "2by2"), ("topology", "'2by2'")),
-    "nodes": (("--nodes", "0"), ("nodes", "got 0")),
-    "greedy": (("--temperature", "0"), ("temperature", "direct")),
-    "no-drafts": (("--direct-topology", "none"), ("direct_topology",)),
-    "head": (("--drafter", "eagle:./nothing"), ("drafter", "./nothing")),
-    "target": (("--target", "./nothing"), ("model", "./nothing")),
-    "runs": (("--runs", "/no/such/run"), ("runs", "/no/such/run")),
-    "json": (("--json", "/no/such/folder/x.json"), ("output", "/no/such/folder")),
-    "seed": (("--seed", "-1"), ("seed", "got -1")),
-    "threads": (("--threads", "-1"), ("threads", "got -1")),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_option_is_one_sentence_and_exit_code_2(case: str, model: str) -> None:
-    arguments, parts = BAD[case]
-    assert_one_sentence(command(model, *arguments), *parts)

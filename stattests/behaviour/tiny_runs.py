@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from click.testing import CliRunner, Result
 
 from gpu_runs.__main__ import main
-from gpu_runs.parts import TIMES, read_rows
+from gpu_runs.parts import TIMES, read_rows, write_part
+from stattests.etest import pit_values
 from univer import __file__ as univer_file
 
 DEFAULTS: dict[str, Any] = {
@@ -90,3 +92,43 @@ def assert_one_sentence(result: Result, *parts: str) -> None:
     assert result.stderr.count("\n") == 1
     for part in parts:
         assert part in result.stderr
+
+
+def rows_of_text(heat: float, tokens: int, seed: int) -> list[dict[str, Any]]:
+    """Rows as a run writes them; the text is drawn at another temperature than it claims."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(tokens // 4):
+        laws = rng.dirichlet(np.full(8, 0.5), 4)
+        hot = laws ** (1 / heat)
+        hot /= hot.sum(1, keepdims=True)
+        drawn = np.array([rng.choice(8, p=row) for row in hot])
+        logs = np.log(laws)
+        entropy = -(laws * logs).sum(1)
+        own = logs[np.arange(4), drawn]
+        rows.append(
+            {
+                "verifier": "univer",
+                "drives_text": True,
+                "pit": pit_values(
+                    laws, rng.dirichlet(np.ones(8), 4), drawn, rng.random(4)
+                ).tolist(),
+                "log_prob": own.tolist(),
+                "entropy": entropy.tolist(),
+                "log_prob_variance": ((laws * logs**2).sum(1) - entropy**2).tolist(),
+            }
+        )
+        empty: dict[str, list[float]] = {
+            name: [] for name in ("pit", "log_prob", "entropy", "log_prob_variance")
+        }
+        rows.append({"verifier": "greedy", "drives_text": False, **empty})
+    return rows
+
+
+def write_run(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A run's folder with these rows, in the parts of two ranks."""
+    folder.mkdir()
+    half = len(rows) // 2
+    for rank, part in enumerate((rows[:half], rows[half:])):
+        write_part(folder, rank, part)
+    return folder
