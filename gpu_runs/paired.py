@@ -23,7 +23,7 @@ import torch
 
 from gpu_runs.pit import pit_of_cycle
 from gpu_runs.prompts import Prompt
-from univer import VERIFIERS, Filters, Topology, stop_law, verify
+from univer import VERIFIERS, Filters, Topology, stop_law
 from univer.decoding import Decoder, Drawn, until_end
 from univer.verifiers import VerifyOutput
 
@@ -119,7 +119,7 @@ def judge(
                 judged = stop_law(name, drawn.tree, drawn.target_probs, drawn.draft_probs)
                 expected[name] = judged.expected_accepted.item()
     start = decoder.now()
-    output = verify(driver, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator)
+    output = decoder.decide(driver, drawn, generator=generator)
     verify_ms = 1e3 * (decoder.now() - start)
     decoder.advance(output)
     emitted = [t for t in output.tokens[0].tolist() if t >= 0]

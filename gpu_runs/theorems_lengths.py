@@ -10,7 +10,7 @@ Letters: N nodes, I internal nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from scipy.stats import t as student
@@ -57,7 +57,12 @@ def first_layer(drawn: Drawn) -> Drawn:
     rows = [0, *slots]
     shape = Topology.from_parents([-1] + [0] * len(slots))
     tree = DraftTree(shape, drawn.tree.tokens[:, rows])
-    return Drawn(tree, drawn.target_probs[:, rows], drawn.draft_probs[:, :1], 0.0, 0.0)
+    return replace(
+        drawn,
+        tree=tree,
+        target_logits=drawn.target_logits[:, rows],
+        draft_logits=drawn.draft_logits[:, :1],
+    )
 
 
 def lower_bound(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float, float]:

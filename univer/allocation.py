@@ -68,7 +68,8 @@ def _rrsw(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> All
         present = x >= 0
         p = torch.where(present & (mass > 0), left / mass, p)
         c = torch.where(present, ratio(mass, mass + (1 - c)), c)
-        q = normalise(without(q, x))
+        # Not again for an absent child: the same to the last bit, wherever slots are empty.
+        q = torch.where(present, normalise(without(q, x)), q)
     return Allocated(
         child_acceptance=torch.cat(child_acceptance, 1),
         residual=without(reached * c * p, children),

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from univer.allocation import Allocation
+from univer.allocation import Allocated
 from univer.indices import Columns, columns, indices, set_columns
 from univer.rows import ratio, total
-from univer.topology import Topology
+from univer.topology import MAX_NODES, Topology
 
 Rows = Callable[[Columns], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
+Allocate = Callable[[Tensor, Tensor, Tensor, Tensor], Allocated]
 
 
 def present_nodes(tokens: Tensor) -> Tensor:
@@ -40,39 +41,40 @@ def present_nodes(tokens: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the laws of B trees say: acceptance [B, N] a node; residual [B, n, V] a layer."""
+    """What the laws of B trees say of each node, float64 [B, N]: its acceptance and its scale."""
 
     acceptance: Tensor
-    residuals: tuple[Tensor, ...]
+    scale: Tensor
 
 
 def judge(
     topology: Topology,
     tokens: Tensor,
-    allocation: Allocation,
+    allocate: Allocate,
     conditional: bool,
     target: Rows,
     draft: Rows,
+    widest: int = MAX_NODES,
 ) -> Judged:
-    """Allocate every layer from the root down.
+    """Allocate every layer from the root down, its nodes' rows forgotten with the layer.
 
     Args:
         topology: the tree's shape.
         tokens: int64 [B, N].
-        allocation: the rule of one layer.
+        allocate: the rule of one layer.
         conditional: whether a child's layer is scaled by its prefix acceptance (else by 1).
         target: laws by row of target_probs (one a node).
         draft: laws by row of draft_probs (one an internal node).
+        widest: nodes a tree whose rows are looked at together.
     """
     batch = tokens.shape[0]
     scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
     acceptance = torch.ones_like(scale)
     present = present_nodes(tokens)
-    residuals = []
-    for layer in indices(topology, tokens.device).layers:
+    for layer in indices(topology, tokens.device, widest).layers:
         nodes, slots = layer.nodes, layer.slots
         children = columns(tokens, slots)
-        masses = allocation.allocate(
+        masses = allocate(
             columns(scale, nodes).flatten(),
             target(nodes).flatten(0, 1),
             draft(layer.draft_rows).flatten(0, 1),
@@ -81,8 +83,8 @@ def judge(
         shape = (batch, len(nodes.ids))
         # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0.
         accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)
-        residual = masses.residual.view(*shape, masses.residual.shape[-1])
-        residual_mass = torch.where(columns(present, nodes), total(residual), 0.0)
+        residual_mass = total(masses.residual).view(shape)
+        residual_mass = torch.where(columns(present, nodes), residual_mass, 0.0)
         beyond = residual_mass + masses.rejection_mass.view(shape)
         # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
         # come out as 1e-16 where it is 0, and a uniform of 0 would then enter a forbidden place.
@@ -92,9 +94,8 @@ def judge(
         if conditional:
             set_columns(scale, slots, prefix_acceptance)
             set_columns(acceptance, nodes, ratio(residual_mass, beyond))
-        residuals.append(residual)
     acceptance[:, 0] = 1.0  # whatever rounding leaves at the root: something is always emitted
-    return Judged(acceptance, tuple(residuals))
+    return Judged(acceptance, scale)
 
 
 def _exclusive_product(probs: Tensor) -> Tensor:
@@ -166,27 +167,36 @@ COMPOSITION = {
 
 
 def next_token_weights(
-    topology: Topology, judged: Judged, stop: Tensor, target_rows: Tensor
+    topology: Topology,
+    tokens: Tensor,
+    allocate: Allocate,
+    scale: Tensor,
+    stop: Tensor,
+    target: Tensor,
+    draft: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """The weights [B, V] from which each tree's next token is drawn, given its stop node [B].
 
     Args:
         topology: the tree's shape.
-        judged: what `judge` found.
+        tokens: int64 [B, N].
+        allocate: the rule of one layer, here once more for the stop nodes alone.
+        scale: of every node, as `judge` found it.
         stop: the node at which each cycle stops.
-        target_rows: target laws after those nodes, [B, V].
+        target: target laws after those nodes, [B, V].
+        draft: row numbers of draft_probs, one a tree [B] -> laws [B, V].
 
     Returns:
         The target's law at a leaf, the residual at an internal node (and the target's law should
         rounding have left no residual).
     """
-    weights = target_rows
-    trees = torch.arange(stop.shape[0], device=stop.device)
-    layers = indices(topology, stop.device).layers
-    for layer, residual in zip(layers, judged.residuals, strict=True):
-        at = layer.position.index_select(0, stop)
-        row = trees * residual.shape[1] + at.clamp(min=0)
-        chosen = residual.flatten(0, 1).index_select(0, row)
-        use = (at >= 0) & (total(chosen) > 0)
-        weights = torch.where(use[:, None], chosen, weights)
-    return weights
+    table = indices(topology, stop.device)
+    if not table.layers:
+        return target
+    slots = table.slots.index_select(0, stop)
+    children = torch.where(slots >= 0, tokens.gather(1, slots.clamp(min=0)), -1)
+    at = scale.gather(1, stop[:, None])[:, 0]
+    drafted = draft(table.draft_rows.index_select(0, stop))
+    residual = allocate(at, target, drafted, children).residual
+    use = (slots[:, -1] >= 0) & (total(residual) > 0)
+    return torch.where(use[:, None], residual, target)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ from univer.drafters import Drafter
 from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
 from univer.errors import InputError
-from univer.filters import Shaping
+from univer.filters import Filters, Shaping
 from univer.topology import Topology
-from univer.verifiers import Verifier, VerifyOutput, verify
+from univer.verifiers import Verifier, VerifyOutput, verify, verify_logits
 
 # The tokens that a cycle emitted -> those of them that are text, and whether they end it.
 Cut = Callable[[Sequence[int]], tuple[tuple[int, ...], bool]]
@@ -35,19 +36,31 @@ Cut = Callable[[Sequence[int]], tuple[tuple[int, ...], bool]]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drafted tree with the laws that verifiers read, B = 1.
+    """A drafted tree with what verifiers read, B = 1.
 
-    tree: one tree, on the target's device like the laws.
-    target_probs: [1, N, V], after every node; float64 for a float64 model, else float32.
-    draft_probs: [1, I, V], the very laws that the tree was drawn from.
+    tree: one tree, on the target's device like the rows.
+    target_logits: [1, N, V], after every node.
+    draft_logits: [1, I, V], at every internal node.
+    filters: shapes the laws of both.
     draft_ms, target_ms: time of drafting and of the target's forward, in milliseconds.
     """
 
     tree: DraftTree
-    target_probs: Tensor
-    draft_probs: Tensor
+    target_logits: Tensor
+    draft_logits: Tensor
+    filters: Shaping
     draft_ms: float
     target_ms: float
+
+    @cached_property
+    def target_probs(self) -> Tensor:
+        """The target's laws, [1, N, V]; float64 for a float64 model, else float32."""
+        return self.filters(self.target_logits)
+
+    @cached_property
+    def draft_probs(self) -> Tensor:
+        """The laws that the tree was drawn from, [1, I, V]."""
+        return self.filters(self.draft_logits) if self.tree.topology.internal else self.draft_logits
 
 
 @dataclass(frozen=True)
@@ -127,22 +140,40 @@ class Decoder:
         start = self.now()
         root = torch.tensor([self.text[-1]], device=self._drafter.device)
 
+        levels = []
+
         def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
             logits = self._drafter.logits(self.text, tree, nodes)
+            levels.append(logits)
             return self.filters(logits), logits if self.filters.greedy else None
 
-        tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
+        tree, empty = draft_tree(drafting, topology, root, next_law, generator=generator)
         drafted = self.now()
         tree = DraftTree(topology, tree.tokens.to(self._target.device))
         logits = self._target.logits(self.text, tree, range(topology.num_nodes))
-        target_probs = self.filters(logits)
         scored = self.now()
         return Drawn(
             tree,
-            target_probs,
-            draft_probs.to(target_probs.device),
+            logits,
+            (torch.cat(levels, 1) if levels else empty).to(logits.device),
+            self.filters,
             1e3 * (drafted - start),
             1e3 * (scored - drafted),
+        )
+
+    def decide(
+        self, verifier: str | Verifier, drawn: Drawn, *, generator: torch.Generator
+    ) -> VerifyOutput:
+        """What a verifier makes of a tree: from its logits where they say it all, else its laws."""
+        filters = self.filters
+        if isinstance(filters, Filters) and filters.only_temperature:
+            logits = drawn.target_logits, drawn.draft_logits
+            temperature = filters.temperature
+            return verify_logits(
+                verifier, drawn.tree, *logits, temperature=temperature, generator=generator
+            )
+        return verify(
+            verifier, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator
         )
 
     def advance(self, output: VerifyOutput) -> None:
@@ -182,9 +213,7 @@ def cycles(
     while not ended:
         drawn = decoder.draw(verifier.drafting, topology, generator=generator)
         start = decoder.now()
-        output = verify(
-            verifier, drawn.tree, drawn.target_probs, drawn.draft_probs, generator=generator
-        )
+        output = decoder.decide(verifier, drawn, generator=generator)
         decided = decoder.now()
         emitted = [t for t in output.tokens[0].tolist() if t >= 0]
         tokens, ended = cut(emitted)

@@ -86,7 +86,7 @@ def check_prob_rows(argument: str, rows: Tensor, present: Tensor, place: Place) 
     # probabilities by eps / 2; engines that also compute in that type lose up to twice as much
     # again (at 128 256 tokens, logits of spread 4: 2.3e-3 in bfloat16, 3.6e-4 in float16).
     tolerance = max(ROW_SUM_TOLERANCE, 2 * torch.finfo(rows.dtype).eps)
-    total = rows.sum(-1, dtype=torch.float64)
+    total = _sums(rows)
     # NaN and infinity fail the comparison of the sum, a negative number that of the minimum.
     right = (total - 1).abs() <= tolerance
     if rows.numel() == 0 or (right.all() & (rows.amin() >= 0)):
@@ -104,6 +104,14 @@ def check_prob_rows(argument: str, rows: Tensor, present: Tensor, place: Place) 
             " (were logits passed? verify_logits takes those)."
         )
     raise InputError(f"{where} sums to {total[index].item():.6g}; a law must sum to 1.")
+
+
+def _sums(rows: Tensor) -> Tensor:
+    """Sums of rows [..., V], in float32 or better, without a copy of more than a few rows."""
+    if rows.dtype in (torch.float32, torch.float64):
+        return rows.sum(-1)
+    few = rows.reshape(-1, rows.shape[-1]).split(8)
+    return torch.cat([part.float().sum(-1) for part in few]).view(rows.shape[:-1])
 
 
 def check_logit_rows(argument: str, rows: Tensor, present: Tensor, place: Place) -> None:

@@ -73,6 +73,15 @@ class Filters:
         """Whether the law is the one-hot limit, so that drafts are ranked by logits."""
         return self.temperature == 0
 
+    @property
+    def only_temperature(self) -> bool:
+        """Whether no token is filtered out."""
+        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+
+    def divisor(self, dtype: torch.dtype) -> float:
+        """The temperature, within the positive numbers of a dtype."""
+        return min(max(self.temperature, torch.finfo(dtype).tiny), torch.finfo(dtype).max)
+
     def __call__(self, logits: Tensor) -> Tensor:
         """The law of these logits [..., V]: float64 for float64 logits, else float32."""
         if not isinstance(logits, Tensor) or logits.ndim == 0 or logits.shape[-1] == 0:
@@ -83,9 +92,8 @@ class Filters:
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         # Subtracting first keeps the coldest laws finite: the largest logit becomes 0.
-        range_ = torch.finfo(logits.dtype)
-        temperature = min(max(self.temperature, range_.tiny), range_.max)
-        probs = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
+        shifted = logits - logits.amax(-1, keepdim=True)
+        probs = (shifted / self.divisor(logits.dtype)).softmax(-1)
         if 0 < self.top_k < logits.shape[-1] or self.top_p < 1:
             probs = self._keep_top(probs)
         if self.min_p > 0:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from univer.topology import Topology
+from univer.topology import MAX_NODES, Topology
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class LayerIndices:
-    """One layer: its nodes [n], their child slots [n, m], their rows of draft_probs [n].
-
-    `position` [N] says where in the layer a node is, -1 if it is not.
-    """
+    """A layer or a part of one: nodes [n], child slots [n, m], rows of draft_probs [n]."""
 
     nodes: Columns
     slots: Columns
     draft_rows: Columns
-    position: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,8 @@ class Indices:
     leaves: Columns  # [N - I]
     paths: Tensor  # [N, D]: nodes from the root's child to v, -1 padded
     layers: tuple[LayerIndices, ...]
+    draft_rows: Tensor  # [N]: rows of draft_probs, 0 for a leaf
+    slots: Tensor  # [N, m]: child slots in order, the last one last, -1 before it and for a leaf
 
 
 def columns(values: Tensor, table: Columns) -> Tensor:
@@ -70,8 +68,8 @@ def set_columns(values: Tensor, table: Columns, new: Tensor) -> None:
 
 
 @lru_cache(maxsize=64)
-def indices(topology: Topology, device: torch.device) -> Indices:
-    """The tensors of a topology on a device."""
+def indices(topology: Topology, device: torch.device, widest: int = MAX_NODES) -> Indices:
+    """The tensors of a topology on a device, its layers cut to `widest` nodes."""
     # A tensor made in inference mode could not take part in anything outside it.
     with torch.inference_mode(False):
 
@@ -84,24 +82,28 @@ def indices(topology: Topology, device: torch.device) -> Indices:
             run = len(flat) > 0 and flat == list(range(flat[0], flat[0] + len(flat)))
             return Columns(ids, slice(flat[0], flat[-1] + 1) if run else None)
 
-        draft_row = {node: row for row, node in enumerate(topology.internal)}
         paths = torch.full((topology.num_nodes, topology.depth), -1)
         for node, parent in enumerate(topology.parents[1:], start=1):
             depth = topology.depths[node]
             paths[node, : depth - 1] = paths[parent, : depth - 1]
             paths[node, depth - 1] = node
         layers = []
+        slots = torch.full(
+            (topology.num_nodes, max((x.arity for x in topology.layers), default=0)), -1
+        )
         for layer in topology.layers:
-            position = torch.full((topology.num_nodes,), -1)
-            position[list(layer.nodes)] = torch.arange(len(layer.nodes))
-            layers.append(
-                LayerIndices(
-                    nodes=table(layer.nodes),
-                    slots=table(layer.children),
-                    draft_rows=table([draft_row[v] for v in layer.nodes]),
-                    position=position.to(device),
+            whole = torch.tensor(layer.children)
+            slots[list(layer.nodes), : layer.arity - 1] = whole[:, :-1]
+            slots[list(layer.nodes), -1] = whole[:, -1]
+            for start in range(0, len(layer.nodes), widest):
+                nodes = layer.nodes[start : start + widest]
+                layers.append(
+                    LayerIndices(
+                        nodes=table(nodes),
+                        slots=table(layer.children[start : start + widest]),
+                        draft_rows=table([topology.draft_rows[v] for v in nodes]),
+                    )
                 )
-            )
         return Indices(
             post_order=table(topology.post_order),
             depths=tensor(topology.depths),
@@ -109,4 +111,6 @@ def indices(topology: Topology, device: torch.device) -> Indices:
             leaves=table(topology.leaves),
             paths=paths.to(device),
             layers=tuple(layers),
+            draft_rows=tensor([topology.draft_rows.get(v, 0) for v in range(topology.num_nodes)]),
+            slots=slots.to(device),
         )

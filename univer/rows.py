@@ -42,10 +42,12 @@ def at(rows: Tensor, tokens: Tensor) -> Tensor:
 
 
 def without(rows: Tensor, tokens: Tensor) -> Tensor:
-    """A copy of the rows [n, V] with the entries at these tokens [n, k] set to 0; -1 is ignored."""
-    # An absent token is pointed at the row's first token, which is zeroed anyway; a row whose
-    # first token is absent has none, and keeps what it holds at id 0.
-    first = tokens[:, :1]
-    ids = torch.where(tokens >= 0, tokens, first).clamp_(min=0)
-    kept = torch.where(first >= 0, 0.0, rows[:, :1])
+    """The rows [n, V] with the entries at these tokens [n, k] set to 0; -1 is ignored."""
+    if tokens.shape[1] == 0:
+        return rows
+    # An absent token is pointed at one that is zeroed anyway; a row without any keeps what it
+    # holds at id 0.
+    some = tokens.amax(1, keepdim=True)
+    ids = torch.where(tokens >= 0, tokens, some).clamp_(min=0)
+    kept = torch.where(some >= 0, 0.0, rows[:, :1])
     return rows.scatter(1, ids, kept.expand(ids.shape))

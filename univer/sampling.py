@@ -10,6 +10,8 @@ from torch import Tensor
 
 from univer.errors import InputError, check_exactly_one, check_uniforms
 
+LARGEST = 1 - 2**-53  # the largest float64 below 1
+
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     """The first id whose cumulative weight exceeds uniforms x total; -1 where nothing has weight.

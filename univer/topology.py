@@ -204,6 +204,11 @@ class Topology:
         return tuple(v for v, children in enumerate(self._children) if children)
 
     @cached_property
+    def draft_rows(self) -> dict[int, int]:
+        """The row of draft_probs of each internal node."""
+        return {node: row for row, node in enumerate(self.internal)}
+
+    @cached_property
     def leaves(self) -> tuple[int, ...]:
         """Nodes without child slots, in level order."""
         return tuple(v for v, children in enumerate(self._children) if not children)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from univer import one_tree
 from univer.allocation import ALLOCATION
 from univer.composition import (
     COMPOSITION,
     Judged,
-    Rows,
     judge,
     next_token_weights,
     present_nodes,
@@ -39,9 +39,10 @@ from univer.errors import (
     node_in_tree,
 )
 from univer.filters import Filters
-from univer.indices import Columns, columns, indices
+from univer.indices import Columns, columns, indices, set_columns
 from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
+from univer.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,28 @@ def _check_shapes(
     return verifier
 
 
+@dataclass(frozen=True, eq=False)
+class _Laws:
+    """Rows [B, n, V] of probabilities or logits, and how they become laws in float64."""
+
+    rows: Tensor
+    law: Callable[[Tensor], Tensor]
+
+    def __getitem__(self, trees: slice) -> _Laws:
+        return _Laws(self.rows[trees], self.law)
+
+    def __call__(self, table: Columns) -> Tensor:
+        return self.law(columns(self.rows, table))
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """One law a tree, [B, V], of its row [B]."""
+        return self.law(_rows_at(self.rows, numbers))
+
+
 def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
-) -> tuple[Verifier, Rows, Rows]:
-    """Check the input of `verify` and `stop_law`; return the rule and its rows of laws."""
+) -> tuple[Verifier, _Laws, _Laws]:
+    """Check the input of `verify` and `stop_law`; return the rule and its laws."""
     verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     present = present_nodes(tree.tokens)
@@ -157,25 +176,25 @@ def _check_probs(
     if topology.internal:
         present = columns(present, indices(topology, present.device).internal)
         check_prob_rows("draft_probs", draft_probs, present, node_in_tree(topology.internal))
-
-    def target(rows: Columns) -> Tensor:
-        return _renormalise(columns(target_probs, rows))
-
-    def draft(rows: Columns) -> Tensor:
-        # Not renormalised: the rules do so with what is left of it.
-        return columns(draft_probs, rows).double().contiguous()
-
-    return verifier, target, draft
+    # The draft's rows are not renormalised: the rules do so with what is left of them.
+    return (
+        verifier,
+        _Laws(target_probs, _renormalise),
+        _Laws(draft_probs, lambda rows: rows.double().contiguous()),
+    )
 
 
-def _judge(verifier: Verifier, tree: DraftTree, target: Rows, draft: Rows) -> Judged:
+def _judge(
+    verifier: Verifier, topology: Topology, tokens: Tensor, target: _Laws, draft: _Laws
+) -> Judged:
     return judge(
-        tree.topology,
-        tree.tokens,
-        ALLOCATION[verifier.allocation],
+        topology,
+        tokens,
+        ALLOCATION[verifier.allocation].allocate,
         COMPOSITION[verifier.composition].conditional,
         target,
         draft,
+        max(1, _rows_together(target.rows) // max(1, len(tokens))),
     )
 
 
@@ -185,17 +204,42 @@ def _rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
     return rows.reshape(-1, rows.shape[-1]).index_select(0, first + nodes)
 
 
-def _stop_nodes(verifier: Verifier, tree: DraftTree, judged: Judged, uniforms: Tensor) -> Tensor:
-    decide = COMPOSITION[verifier.composition].stop_node
-    return decide(tree.topology, judged.acceptance, uniforms[:, :-1])
+def _rows_together(rows: Tensor) -> int:
+    """How many rows of a vocabulary are worked on at once, in float64: 4 MB on a CPU."""
+    return max(1, (2**19 if rows.device.type == "cpu" else 2**24) // rows.shape[-1])
 
 
-def _emit(
-    tree: DraftTree, judged: Judged, stop: Tensor, target_rows: Tensor, uniforms: Tensor
-) -> VerifyOutput:
+def _decide(
+    verifier: Verifier, tree: DraftTree, target: _Laws, draft: _Laws, uniforms: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both: level by level."""
+    topology, decisions = tree.topology, []
+    widest = max((len(layer.nodes) for layer in topology.layers), default=1)
+    step = max(1, _rows_together(target.rows) // widest)
+    for start in range(0, len(tree.tokens), step):
+        trees = slice(start, start + step)
+        tokens, eta, p, q = tree.tokens[trees], uniforms[trees], target[trees], draft[trees]
+        judged = _judge(verifier, topology, tokens, p, q)
+        decide = COMPOSITION[verifier.composition].stop_node
+        stop = decide(topology, judged.acceptance, eta[:, :-1])
+        weights = next_token_weights(
+            topology,
+            tokens,
+            ALLOCATION[verifier.allocation].allocate,
+            judged.scale,
+            stop,
+            p.at(stop),
+            q.at,
+        )
+        token = inverse_cdf(weights, eta[:, -1])
+        decisions.append((stop, token))
+    if not decisions:
+        return uniforms.new_zeros(0, dtype=torch.int64), uniforms.new_zeros(0, dtype=torch.int64)
+    return torch.cat([stop for stop, _ in decisions]), torch.cat([x for _, x in decisions])
+
+
+def _emit(tree: DraftTree, stop: Tensor, next_token: Tensor) -> VerifyOutput:
     table = indices(tree.topology, stop.device)
-    weights = next_token_weights(tree.topology, judged, stop, target_rows)
-    next_token = inverse_cdf(weights, uniforms[:, -1])
     accepted_nodes, num_accepted = (
         part.index_select(0, stop) for part in (table.paths, table.depths)
     )
@@ -251,10 +295,67 @@ def verify(
     verifier, target, draft = _check_probs(verifier, tree, target_probs, draft_probs)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    judged = _judge(verifier, tree, target, draft)
-    stop = _stop_nodes(verifier, tree, judged, uniforms)
-    bonus = _renormalise(_rows_at(target_probs, stop))
-    return _emit(tree, judged, stop, bonus, uniforms)
+    return _emit(tree, *_decide(verifier, tree, target, draft, uniforms))
+
+
+def _one_by_one(verifier: Verifier, logits: Tensor, filters: Filters) -> bool:
+    """Whether `verify_logits` goes tree by tree or level by level.
+
+    A core that reads rows of a large vocabulary saves most by reading few of them; many small rows
+    are better read together. float64 stays float64, which is what levels are worked on in.
+    """
+    if logits.device.type != "cpu" or logits.dtype == torch.float64 or filters.greedy:
+        return False
+    if verifier.allocation not in one_tree.RULES:
+        return False
+    return len(logits) == 1 or logits.shape[-1] >= 4096
+
+
+def by_tree(
+    verifier: Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    filters: Filters,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both: tree after tree."""
+    rule = one_tree.RULES[verifier.allocation]
+    conditional = COMPOSITION[verifier.composition].conditional
+    return one_tree.decide(rule, conditional, tree, target_logits, draft_logits, filters, uniforms)
+
+
+def by_level(
+    verifier: Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    filters: Filters,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both: level after level."""
+    topology = tree.topology
+    inner = indices(topology, tree.tokens.device).internal
+    if topology.internal:
+        present = present_nodes(tree.tokens)
+        read = torch.zeros_like(present)
+        set_columns(read, inner, columns(present, inner))
+        everywhere = node_in_tree(range(topology.num_nodes))
+        check_logit_rows("target_logits", target_logits, read, everywhere)
+        place = node_in_tree(topology.internal)
+        check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
+    target, draft = (
+        _Laws(logits, lambda rows: filters(rows.double()))
+        for logits in (target_logits, draft_logits)
+    )
+    stop, next_token = _decide(verifier, tree, target, draft, uniforms)
+    check_logit_rows(
+        "target_logits",
+        _rows_at(target_logits, stop),
+        torch.ones_like(stop, dtype=torch.bool),
+        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
+    )
+    return stop, next_token
 
 
 @torch.no_grad()
@@ -295,29 +396,10 @@ def verify_logits(
     """
     filters = Filters(temperature)
     verifier = _check_shapes(verifier, tree, target_logits, draft_logits, "logits")
-    topology = tree.topology
-    inner = indices(topology, tree.tokens.device).internal
-    if topology.internal:
-        present, place = columns(present_nodes(tree.tokens), inner), node_in_tree(topology.internal)
-        check_logit_rows("target_logits", columns(target_logits, inner), present, place)
-        check_logit_rows("draft_logits", draft_logits, present, place)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    judged = _judge(
-        verifier,
-        tree,
-        lambda rows: filters(columns(target_logits, rows).double()),
-        lambda rows: filters(columns(draft_logits, rows).double()),
-    )
-    stop = _stop_nodes(verifier, tree, judged, uniforms)
-    rows = _rows_at(target_logits, stop)
-    check_logit_rows(
-        "target_logits",
-        rows,
-        torch.ones_like(stop, dtype=torch.bool),
-        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
-    )
-    return _emit(tree, judged, stop, filters(rows.double()), uniforms)
+    decide = by_tree if _one_by_one(verifier, target_logits, filters) else by_level
+    return _emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))
 
 
 @torch.no_grad()
@@ -340,8 +422,8 @@ def stop_law(
         tensor([1.], dtype=torch.float64)
     """
     verifier, target, draft = _check_probs(verifier, tree, target_probs, draft_probs)
-    judged = _judge(verifier, tree, target, draft)
-    topology = tree.topology
+    topology, tokens = tree.topology, tree.tokens
+    judged = _judge(verifier, topology, tokens, target, draft)
     stop_probs = COMPOSITION[verifier.composition].stop_probs(topology, judged.acceptance)
     table = indices(topology, stop_probs.device)
 
@@ -349,10 +431,21 @@ def stop_law(
     def next_token_probs() -> Tensor:
         laws = torch.zeros(*target_probs.shape, dtype=torch.float64, device=stop_probs.device)
         laws[:, table.leaves.ids] = target(table.leaves)
-        for layer, residual in zip(table.layers, judged.residuals, strict=True):
+        for layer in table.layers:
+            law = target(layer.nodes)
+            residual = (
+                ALLOCATION[verifier.allocation]
+                .allocate(
+                    columns(judged.scale, layer.nodes).flatten(),
+                    law.flatten(0, 1),
+                    draft(layer.draft_rows).flatten(0, 1),
+                    columns(tokens, layer.slots).flatten(0, 1),
+                )
+                .residual.view_as(law)
+            )
             mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.
-            laws[:, layer.nodes.ids] = torch.where(mass > 0, residual / mass, target(layer.nodes))
+            laws[:, layer.nodes.ids] = torch.where(mass > 0, residual / mass, law)
         return torch.where((stop_probs > 0)[..., None], laws, 0.0)
 
     return StopLaw(stop_probs, next_token_probs, (stop_probs * table.depths).sum(-1))

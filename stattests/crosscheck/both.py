@@ -81,7 +81,8 @@ def _rounded(laws: tuple[Any, ...]) -> tuple[Any, ...]:
 def acceptance_of(name: str, tree: DraftTree, target: Tensor, draft: Tensor) -> Tensor:
     """The thresholds [B, N] that the uniforms are compared with."""
     verifier, target_rows, draft_rows = verifiers._check_probs(name, tree, target, draft)
-    return verifiers._judge(verifier, tree, target_rows, draft_rows).acceptance
+    judged = verifiers._judge(verifier, tree.topology, tree.tokens, target_rows, draft_rows)
+    return judged.acceptance
 
 
 def batch_of(trees: list[Tree], topology: Topology, target: Any, draft: Any) -> Batch:

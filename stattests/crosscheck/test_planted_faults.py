@@ -42,9 +42,10 @@ ALLOCATION_FAULTS = [
                      "ratio(at(target, sampled)")),
     ("greedy", Fault("ot-child-keeps-residual", allocation,
                      "without(surplus, children) * factor", "surplus * factor")),
-    ("rrsw", Fault("rrsw-draft-not-reduced", allocation, "q = normalise(without(q, x))", "q = q")),
-    ("rrsw", Fault("rrsw-draft-not-renormalised", allocation, "q = normalise(without(q, x))",
-                   "q = without(q, x)")),
+    ("rrsw", Fault("rrsw-draft-not-reduced", allocation,
+                     "q = torch.where(present, normalise(without(q, x)), q)", "q = q")),
+    ("rrsw", Fault("rrsw-draft-not-renormalised", allocation, "normalise(without(q, x))",
+                   "without(q, x)")),
     ("traversal", Fault("rrsw-scale-not-updated", allocation,
                         "c = torch.where(present, ratio(mass, mass + (1 - c)), c)", "c = c")),
 ]  # fmt: skip
@@ -60,9 +61,9 @@ COMPOSITION_FAULTS = [
     ("greedy", Fault("last-child-wins", composition, "tried & (tried.cumsum(-1) == 1)",
                      "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)")),
     ("rrsw", Fault("recovered-from-target", composition,
-                   "weights = torch.where(use[:, None], chosen, weights)", "pass")),
-    ("univer", Fault("row-of-the-first-node", composition, "residual.shape[1] + at.clamp(min=0)",
-                     "residual.shape[1]")),
+                   "return torch.where(use[:, None], residual, target)", "return target")),
+    ("univer", Fault("row-of-the-first-node", composition, "slots.index_select(0, stop)",
+                     "slots.index_select(0, stop * 0)")),
 ]  # fmt: skip
 
 

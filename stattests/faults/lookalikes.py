@@ -44,12 +44,11 @@ FROM_REJECTION = (
     " 1 - accepted.sum(-1))).clamp(0, 1))"
 )
 TOP_DOWN_IDS = (
-    _grid(DRAW, "next_token = weights.shape[-1] - 1"
-                " - inverse_cdf(weights.flip(-1), uniforms[:, -1])"),
+    _grid(DRAW, "token = weights.shape[-1] - 1 - inverse_cdf(weights.flip(-1), eta[:, -1])"),
 )  # fmt: skip
 MIRRORED = (
-    _grid(COINS, COINS.replace("uniforms[:, :-1]", "(1 - 2**-53) - uniforms[:, :-1]")),
-    _grid(DRAW, DRAW.replace("uniforms[:, -1]", "(1 - 2**-53) - uniforms[:, -1]")),
+    _grid(COINS, COINS.replace("eta[:, :-1]", "(1 - 2**-53) - eta[:, :-1]")),
+    _grid(DRAW, DRAW.replace("eta[:, -1]", "(1 - 2**-53) - eta[:, -1]")),
 )
 OTHER_SLOTS = (
     _grid(COINS, COINS.replace("[:, :-1]", "[:, 1:].flip(-1)")),

@@ -18,6 +18,7 @@ from stattests.faults.rules import (
     RECOVERED,
     TARGET_ONLY,
     UNEVEN,
+    bonus,
 )
 from stattests.faults.specimen import Fault
 from stattests.faults.strangers import Around
@@ -30,52 +31,49 @@ _grid = partial(Patch, "univer.verifiers")
 _draw = partial(Patch, "univer.sampling")
 _table = partial(Patch, "univer.indices")
 
-BONUS_ROW = "_rows_at(target_probs, stop)"
-BONUS = f"bonus = _renormalise({BONUS_ROW})"
-END = "return _emit(tree, judged, stop, bonus, uniforms)"
-TARGET_ROWS = "return _renormalise(columns(target_probs, rows))"
-DRAFT_ROWS = "return columns(draft_probs, rows).double().contiguous()"
-DRAW = "next_token = inverse_cdf(weights, uniforms[:, -1])"
-COINS = "decide(tree.topology, judged.acceptance, uniforms[:, :-1])"
+END = "return _emit(tree, *_decide(verifier, tree, target, draft, uniforms))"
+TARGET_LAWS = "_Laws(target_probs, _renormalise)"
+DRAFT_LAWS = "_Laws(draft_probs, lambda rows: rows.double().contiguous())"
+DRAW = "token = inverse_cdf(weights, eta[:, -1])"
+COINS = "decide(topology, judged.acceptance, eta[:, :-1])"
 ACCEPTANCES = "prefix_acceptance = ratio(accepted, left[..., :-1])"
-PARENTS_ROW = "draft_row[max(topology.parents[v], 0)] for v"
-DRAFT_ROW = "_rows_at(draft_probs, stop.clamp(max=draft_probs.shape[1] - 1))"
+PARENT = "max(topology.parents[v], 0)"
+FIRST = "torch.tensor([topology.levels[d][0] for d in topology.depths])[stop]"
 CONDITIONAL = '("conditional", True, _conditional_stop_probs, _conditional_stop_node)'
 LOCAL = '("conditional", False, _local_stop_probs, _local_stop_node)'
 AT = "torch.where(tokens >= 0, rows.gather(1, tokens.clamp(min=0)), 0.0)"
-NEXT_ROWS = "return _renormalise(target_probs[:, rows.ids + (rows.ids > 0)])"
-COARSE = "(64 * uniforms[:, :-1]).floor() / 64"
-ONE_COIN = (_grid(COINS, COINS.replace("[:, :-1]", "[:, 1:2].expand(-1, uniforms.shape[1] - 1)")),)
+NEXT_ROWS = "target_probs[:, [0, *range(2, len(topology.parents)), -1]]"
+COARSE = "(64 * eta[:, :-1]).floor() / 64"
+ONE_COIN = (_grid(COINS, COINS.replace("[:, :-1]", "[:, 1:2].expand(-1, eta.shape[1] - 1)")),)
 
 ROW_FAULTS = (
     Fault("bonus-from-draft", "M22", "The token after a full path is drawn from a draft law.",
-          "rrsw", (_grid(BONUS_ROW, DRAFT_ROW),), shows_on=CHAIN),
+          "rrsw", bonus("q.at(stop.clamp(max=q.rows.shape[1] - 1))"), shows_on=CHAIN),
     Fault("bonus-is-argmax", "M23 B10", "The token after a full path is the target's best.", "rrsw",
-          (_join("weights = target_rows\n",
-                 "weights = (target_rows >= target_rows.amax(-1, keepdim=True)).double()\n"),)),
+          bonus("(p.at(stop) >= p.at(stop).amax(-1, keepdim=True)).double()")),
     Fault("bonus-from-parent", "M45 M80 K5",
           "The token after a leaf is drawn from the law after its parent.", "univer",
-          (_grid(BONUS_ROW, "_rows_at(target_probs,"
-                            " torch.tensor(tree.topology.parents).clamp(min=0)[stop])"),),
-          shows_on=CHAIN),
+          bonus("p.at(torch.tensor(topology.parents).clamp(min=0)[stop])"), shows_on=CHAIN),
     Fault("bonus-from-sibling", "G7", "The token after a leaf is drawn from the next row's law.",
-          "rrsw", (_grid(BONUS_ROW, "_rows_at(target_probs, (stop + 1).clamp(max=nodes - 1))"),)),
+          "rrsw", bonus("p.at((stop + 1).clamp(max=topology.num_nodes - 1))")),
     Fault("bonus-skips-temperature", "M10", "The bonus row is squared and renormalised.", "greedy",
-          (_grid(BONUS_ROW, f"{BONUS_ROW} ** 2"),)),
-    Fault("rows-shifted", "G7 B11", "Below the root, a node is judged by the next node's row.",
-          "univer", (_grid(TARGET_ROWS, NEXT_ROWS),),
+          bonus("p.at(stop) ** 2")),
+    Fault("rows-shifted", "G7 B11", "Below the root, a node has the next node's row.",
+          "univer", (_grid(TARGET_LAWS, TARGET_LAWS.replace("target_probs", NEXT_ROWS)),),
           shows_on=UNEVEN),
     Fault("draft-row-of-parent", "B11 K5", "Children are judged by their grandparent's draft law.",
-          "traversal", (_table("draft_row[v] for v", PARENTS_ROW),),
+          "traversal", (_table("draft_rows[v]", f"draft_rows[{PARENT}]"),
+                        _table("draft_rows.get(v, 0)", f"draft_rows.get({PARENT}, 0)")),
           shows_on=CHAIN),
     Fault("draft-ids-shifted", "M13 J5", "Draft laws are read one token id off.", "rrsw",
-          (_grid(DRAFT_ROWS, "return columns(draft_probs, rows).double().roll(1, -1)"),),
+          (_grid(DRAFT_LAWS, DRAFT_LAWS.replace(".contiguous()", ".roll(1, -1)")),),
           reads_ids=True),
     Fault("residual-of-first-node", "C9", "A layer's nodes all recover from the first one's row.",
-          "univer", (_join("residual.shape[1] + at.clamp(min=0)", "residual.shape[1]"),),
+          "univer", (*bonus("p.at(stop)", f"p.at({FIRST})"),
+                     _join("slots = table", f"stop = {FIRST}\n    slots = table")),
           shows_on=("sharp", "2x2", 4)),
     Fault("recovered-from-target", "M28 C2", "After all children the target gives the token.",
-          "rrsw", (_join(RECOVERED, "pass"),)),
+          "rrsw", (_join(RECOVERED, "return target"),)),
 )  # fmt: skip
 
 DECISION_FAULTS = (
@@ -108,9 +106,8 @@ NUMBER_FAULTS = (
           (_grid(DRAW, DRAW.replace("-1", "1")),), reads_ids=True),
     Fault("token-reuses-last-coin", "M33 D1",
           "The next token is drawn with the number of the child rejected last.", "univer",
-          (_grid(DRAW, "next_token = inverse_cdf(weights, uniforms.gather(1,"
-                       " (stop + 1)[:, None])[:, 0])"),), shows_on=NEAR_CHAIN,
-          reads_ids=True),
+          (_grid(DRAW, "token = inverse_cdf(weights, eta.gather(1, (stop + 1)[:, None])[:, 0])"),),
+          shows_on=NEAR_CHAIN, reads_ids=True),
     Fault("one-coin-for-siblings", "M81 L8", "One number decides all nodes.", "rrsw", ONE_COIN,
           shows_on=("small-support", "3x1", 5)),
     Fault("one-coin-for-the-path", "M81", "One number decides every node of a chain.", "traversal",
@@ -118,7 +115,7 @@ NUMBER_FAULTS = (
     Fault("one-coin-for-the-tree", "M81", "One number decides every node of a tree.", "univer",
           ONE_COIN, shows_on=UNEVEN),
     Fault("coarse-numbers", "L5 L7", "Uniforms are rounded down to multiples of 1/64.", "greedy",
-          (_grid(COINS, COINS.replace("uniforms[:, :-1]", COARSE)),)),
+          (_grid(COINS, COINS.replace("eta[:, :-1]", COARSE)),)),
 )  # fmt: skip
 
 SCRIPTED_FAULTS = (
@@ -207,13 +204,14 @@ def _numbers(name: str, ids: str, says: str, numbers: Any, randomness: str = "un
 
 DEPENDENCE_FAULTS = (
     Fault("draft-row-of-another-request", "M12 J3 C9", "Draft laws come from the batch's next row.",
-          "rrsw", (_grid(DRAFT_ROWS, "return columns(draft_probs.roll(1, 0), rows).double()"),),
+          "rrsw",
+          (_grid(DRAFT_LAWS, DRAFT_LAWS.replace("draft_probs", "draft_probs.roll(1, 0)")),),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("target-row-of-another-request", "J3 D8", "The bonus law is another request's.", "univer",
-          (_grid(BONUS_ROW, "_rows_at(target_probs.roll(1, 0), stop)"),),
+          bonus("p.law(_rows_at(p.rows.roll(1, 0), stop))"),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("stops-like-row-0", "J3", "All rows stop where the first one does.", "univer",
-          (_grid(BONUS, f"stop = stop[:1].expand(batch).contiguous()\n    {BONUS}"),),
+          (_grid("weights = next", "stop = stop[:1].expand(len(stop))\n        weights = next"),),
           kind="dependence", shows_on=CHAIN),
     _numbers("row-0s-numbers", "D6", "The whole batch is decided with the first row's numbers.",
              lambda: strangers.first_row),

@@ -15,7 +15,7 @@ _grid = partial(Patch, "univer.verifiers")
 RATIO = "accepted = ratio(c * at(p, x), at(q, x)).clamp(max=1)"
 LEFT = "left = (c * p - q).clamp_(min=0)"
 START = "c, p, q = scale[:, None], target, normalise(draft)"
-REDUCED = "q = normalise(without(q, x))"
+REDUCED = "q = torch.where(present, normalise(without(q, x)), q)"
 SCALE = "c = torch.where(present, ratio(mass, mass + (1 - c)), c)"
 LOOP = "for x in children.T[..., None]:"
 JOINED = "child_acceptance=torch.cat(child_acceptance, 1)"
@@ -28,7 +28,7 @@ AT_SAMPLED = "at_sampled = ratio(at(scaled, sampled), at(residual_draft, sampled
 FALLBACK = "set_columns(acceptance, nodes, ratio(residual_mass, beyond))"
 FALLBACK_IS_PREFIX = "set_columns(acceptance, nodes, columns(scale, nodes))"
 REST = "residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)"
-RECOVERED = "weights = torch.where(use[:, None], chosen, weights)"
+RECOVERED = "return torch.where(use[:, None], residual, target)"
 TWINS_ALLOWED = _grid("check_tokens(topology, tokens, vocab)", "pass")
 # The target-only rule: every child its target mass, the rest of the target is the residual.
 TARGET_ONLY = (
@@ -41,6 +41,7 @@ TARGET_ONLY_RRSW = (
     _rule(RRSW_RESIDUAL, "residual=without(scale[:, None] * target, children)"),
     _rule(RRSW_REJECTION, "rejection_mass=1 - scale"),
 )
+SQUARED = "_Laws(p.rows, lambda rows: _renormalise(rows ** 2))"
 
 NEAR, SPARSE = ("near", "2x1", 4), ("dirichlet-.3", "2x1", 4)
 SHARP3 = ("sharp", "3x1", 5)
@@ -48,6 +49,16 @@ CHAIN = ("sharp", "chain:2", 4)
 NEAR_CHAIN = ("near", "chain:2", 4)
 UNEVEN = ("near", "[[0],[1],[0,0]]", 4)
 FORK = ("near", "[[0],[0,0],[0,1]]", 4)
+
+
+def bonus(row: str, recovered: str = "p.at(stop)") -> tuple[Patch, ...]:
+    """The next token comes from this row after a leaf, from the other one's residual elsewhere."""
+    return (
+        _grid("p.at(stop),", f"({recovered}, {row}),"),
+        _join("        return target\n", "        return target[1]\n"),
+        _join("allocate(at, target,", "allocate(at, target[0],"),
+        _join(RECOVERED, RECOVERED.replace("target", "target[1]")),
+    )
 
 
 def _by(law: str) -> tuple[Patch, ...]:
@@ -92,8 +103,8 @@ RRSW_FAULTS = (
           child_outcomes=drafters.warm, shows_on=NEAR_CHAIN),
     Fault("target-at-another-temperature", "M10 A8 D5",
           "Children are judged and recovered by the squared target, the bonus by the right one.",
-          "rrsw", (_grid("return _renormalise(columns(target_probs, rows))",
-                         "return _renormalise(columns(target_probs, rows) ** 2)"),),
+          "rrsw", (_grid("tokens, p, q)", f"tokens, {SQUARED}, q)"),
+                   *bonus("p.at(stop)", recovered=f"{SQUARED}.at(stop)")),
           shows_on=("near", "3x1", 5)),
     Fault("ratio-on-filtered-target", "M11 A8",
           "The ratio sees the target without its small tokens, the residual sees all.", "rrsw",
@@ -172,7 +183,7 @@ BLOCK_FAULTS = (
     Fault("prefix-not-updated", "M61", "A rejected child leaves its parent's acceptance as it was.",
           "traversal", (_rule(SCALE, "c = c * 1"),), shows_on=FORK),
     Fault("block-recovers-from-target", "M63 M28", "After rejections the target gives the token.",
-          "traversal", (_join(RECOVERED, "pass"),), shows_on=CHAIN),
+          "traversal", (_join(RECOVERED, "return target"),), shows_on=CHAIN),
     Fault("block-child-zeroed", "M64 G2", "A rejected child is struck out instead of subtracted.",
           "traversal", (_rule(LEFT, "left = without(c * p, x)"),), shows_on=CHAIN),
 )  # fmt: skip
@@ -200,11 +211,11 @@ OT_FAULTS = (
     Fault("ot-fallback-is-prefix", "M78", "A node falls back with its own prefix acceptance.",
           "univer", (_join(FALLBACK, FALLBACK_IS_PREFIX),), shows_on=UNEVEN),
     Fault("ot-recovers-from-target", "M79 C2", "After rejections the target gives the token.",
-          "univer", (_join(RECOVERED, "pass"),)),
+          "univer", (_join(RECOVERED, "return target"),)),
     Fault("child-keeps-residual", "C1", "A rejected child may still come as the next token.",
           "greedy", (_rule(OT_RESIDUAL, "residual=surplus * factor"),)),
     Fault("absent-strikes-last-id", "M38 J1", "An absent child strikes the last id out.", "greedy",
-          (Patch("univer.rows", "ids = torch.where(tokens >= 0, tokens, first).clamp_(min=0)",
+          (Patch("univer.rows", "ids = torch.where(tokens >= 0, tokens, some).clamp_(min=0)",
                  "ids = tokens % rows.shape[1]"),), shows_on=("small-support", "2x1", 4),
           reads_ids=True),
     Fault("absent-child-counted", "M38 H4 J2",

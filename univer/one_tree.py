@@ -1,0 +1,275 @@
+"""Verification from logits on a CPU: one tree at a time, a row read only when it is needed.
+
+A local verifier walks down and reads the nodes that it enters. A conditional one goes through the
+tree in post-order, reads an internal node before the first leaf below it and stops at the first
+node that is accepted; what comes later is never read. Rows are float32, in buffers that stay in
+the cache, and their sums are cascades; masses and thresholds are Python's floats (float64).
+
+The rules are those of `univer.allocation` for one node of scale s: `RULES` has the same names.
+They differ from them by float32's rounding, some 1e-6 of a mass.
+
+Letters: N nodes, I internal nodes, m arity, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from univer.drafting import DraftTree
+from univer.errors import check_logit_rows
+from univer.filters import Filters
+from univer.sampling import LARGEST, inverse_cdf
+from univer.topology import Topology
+
+BLOCK = 1024  # entries whose sum is looked at before they are, when a token is drawn
+NOTHING = 2.0**-60  # a mass that float32 rows cannot tell from 0
+LITTLE = 2.0**-20  # a draft law of which less is left is taken from the logits of what is left
+
+
+class Laws:
+    """The laws of one tree's rows, softmax(logits / temperature), written into two buffers [V].
+
+    `p` and `q` hold a law up to a factor, which is the sum that the methods return.
+
+    Args:
+        target: logits [N, V].
+        draft: logits [I, V].
+        filters: a temperature above 0 and no other filter.
+        tree: the tree's number, for the sentence about a bad row.
+    """
+
+    def __init__(self, target: Tensor, draft: Tensor, filters: Filters, tree: int) -> None:
+        self._target, self._draft, self._filters, self._tree = target, draft, filters, tree
+        vocab = target.shape[1]
+        self._blocks = torch.zeros(-(-vocab // BLOCK), BLOCK)
+        self.p = self._blocks.flatten()[:vocab]
+        self.q, self._scratch = torch.empty(vocab), torch.empty(vocab)
+
+    def target(self, node: int) -> float:
+        """Write the target's law after a node into `p`."""
+        return self._law("target_logits", self._target[node], node, self.p)
+
+    def draft(self, row: int, node: int, without: Sequence[int]) -> float:
+        """Write what is left of a node's draft law without these tokens into `q`."""
+        logits = self._draft[row]
+        mass = self._law("draft_logits", logits, node, self.q)
+        if not without:
+            return mass
+        mass = self.take(without)
+        if mass < LITTLE:
+            rest = logits.index_fill(0, torch.tensor(without), -math.inf)
+            if rest.amax() == -math.inf:
+                return 0.0
+            mass = self._law("draft_logits", rest, node, self.q)
+        return mass
+
+    def take(self, tokens: Sequence[int]) -> float:
+        """Remove tokens from `q`."""
+        return self.q.index_fill_(0, torch.tensor(tokens), 0.0).sum().item()
+
+    def _law(self, name: str, logits: Tensor, node: int, out: Tensor) -> float:
+        if self._filters.temperature != 1 or logits.dtype != torch.float32:
+            logits = self._scratch.copy_(logits)
+        if self._filters.temperature != 1:
+            logits = logits.sub_(logits.amax()).div_(self._filters.divisor(torch.float32))
+        mass = torch.softmax(logits, -1, out=out).sum().item()
+        if math.isnan(mass):
+            place = f"the row of node {node} in tree {self._tree}"
+            check_logit_rows(name, logits, torch.tensor(True), lambda _: place)
+        return mass
+
+    def draw(self, mass: float, uniform: float) -> int:
+        """The token of `p` / mass at a uniform (SPEC 8): first its block, then itself."""
+        blocks = self._blocks.div_(mass)
+        sums = blocks.sum(1)
+        block = int(inverse_cdf(sums, torch.tensor(uniform, dtype=torch.float64)))
+        reached = uniform * sums.sum(dtype=torch.float64) - sums[:block].sum(dtype=torch.float64)
+        within = (reached / sums[block]).clamp(0.0, LARGEST)
+        return block * BLOCK + int(inverse_cdf(blocks[block], within))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One node's thresholds, and the sum of its residual, which is left in `Laws.p`.
+
+    acceptance: of each child slot, given that the earlier ones failed; 0 for an absent one.
+    fallback: acceptance of the node itself after all its children failed.
+    """
+
+    acceptance: list[float]
+    fallback: float
+    residual: float
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    """Quotient of numbers >= 0, with x/0 = inf for x > 0 and 0/0 = 0 (SPEC 3)."""
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else 0.0
+
+
+def _thresholds(masses: list[float], rest: float, rejection: float, residual: float) -> Opened:
+    """Conditional acceptances from masses: ratios of what is left, summed from the last one on."""
+    left, acceptance = rest + rejection, []
+    fallback = _ratio(rest, left)
+    for mass in reversed(masses):
+        left += mass
+        acceptance.append(_ratio(mass, left))
+    return Opened(acceptance[::-1], fallback, residual)
+
+
+def _surplus(laws: Laws, factor: float, children: Sequence[int]) -> tuple[list[float], float]:
+    """Leave -[factor p - q]+ of what is no child in `p`; return it at the children, and its sum."""
+    torch.add(laws.q, laws.p, alpha=-factor, out=laws.p).clamp_(max=0)
+    if not children:
+        return [], laws.p.sum().item()
+    ids = torch.tensor(children)
+    at_children = laws.p[ids].tolist()
+    return at_children, laws.p.index_fill_(0, ids, 0.0).sum().item()
+
+
+def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
+    """Optimal transport (Eqs. 3-7), as `allocation._ot`."""
+    present, sampled = [x for x in children if x >= 0], children[-1]
+    fixed = present[:-1] if sampled >= 0 else present
+    p_mass, q_mass = laws.target(node), laws.draft(row, node, fixed)
+    at_sampled = 0.0
+    if sampled >= 0:
+        q_sampled = _ratio(laws.q[sampled].item(), q_mass)
+        at_sampled = min(1.0, _ratio(scale * laws.p[sampled].item() / p_mass, q_sampled))
+    if sampled < 0 or q_mass == 0:
+        laws.q.zero_()
+        q_mass = 1.0
+    surplus, residual = _surplus(laws, scale * q_mass / p_mass, present)
+    surplus = [-x / q_mass for x in surplus]
+    rest = -residual / q_mass
+    whole = (1 - scale) + sum(surplus) + rest  # Z
+    if whole <= 0 and sampled >= 0:
+        at_sampled = 1.0
+    factor = _ratio(1 - at_sampled, whole)  # f
+    masses = [x * factor for x in surplus[: len(fixed)]]
+    masses += [0.0] * (len(children) - 1 - len(fixed)) + [at_sampled]
+    return _thresholds(masses, rest * factor, (1 - scale) * factor, residual)
+
+
+def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
+    """Recursive rejection without replacement, as `allocation._rrsw`."""
+    present = [x for x in children if x >= 0]
+    c, reached, masses = scale, 1.0, [0.0] * len(children)
+    p_mass, q_mass = laws.target(node), laws.draft(row, node, ())
+    for slot, x in enumerate(present):
+        if slot > 0:
+            q_mass = laws.take(present[slot - 1 : slot])
+            if q_mass < LITTLE:
+                q_mass = laws.draft(row, node, present[:slot])
+        at_x = c * _ratio(laws.p[x].item(), p_mass)
+        accepted = min(1.0, _ratio(at_x, _ratio(laws.q[x].item(), q_mass)))
+        masses[slot] = reached * accepted
+        reached *= 1 - accepted
+        _, p_mass = _surplus(laws, c * _ratio(q_mass, p_mass), ())
+        left = -_ratio(p_mass, q_mass)
+        c = _ratio(left, left + (1 - c)) if left > NOTHING else 0.0
+    residual = laws.p.index_fill_(0, torch.tensor(present), 0.0).sum().item()
+    rest = reached * c * _ratio(residual, p_mass)
+    return _thresholds(masses, rest, reached * (1 - c), residual)
+
+
+Rule = Callable[[Laws, int, int, float, list[int]], Opened]
+RULES: dict[str, Rule] = {"ot": _ot, "rrsw": _rrsw}
+
+
+class _Walk:
+    """What a decision reads of one tree: thresholds of nodes, and the next token at the end."""
+
+    def __init__(self, rule: Rule, topology: Topology, tokens: list[int], laws: Laws) -> None:
+        self._rule, self._topology, self._tokens, self._laws = rule, topology, tokens, laws
+        self._scales: dict[int, float] = {}
+        self._last, self._residual = -1, 0.0
+
+    def open(self, node: int, scale: float) -> Opened:
+        """The thresholds of an internal node."""
+        children = [self._tokens[u] for u in self._topology.children(node)]
+        row = self._topology.draft_rows[node]
+        opened = self._rule(self._laws, node, row, scale, children)
+        self._scales[node] = scale
+        self._last, self._residual = node, opened.residual
+        return opened
+
+    def next_token(self, stop: int, uniform: float) -> int:
+        """The token that follows the stop node: by the residual, or by the target at a leaf."""
+        if self._topology.children(stop) and self._last != stop:
+            self.open(stop, self._scales[stop])
+        # Rounding may leave a node without residual: then its target law.
+        residual = self._residual if self._last == stop else 0.0
+        return self._laws.draw(residual or self._laws.target(stop), uniform)
+
+
+def _local(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
+    node = 0
+    while children := topology.children(node):
+        acceptance = walk.open(node, 1.0).acceptance
+        passed = [u for u, a in zip(children, acceptance, strict=True) if uniforms[u] < a]
+        if not passed:
+            break
+        node = passed[0]
+    return node
+
+
+def _conditional(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
+    acceptance = {0: 1.0}
+    ahead = [0]  # what is to come, the next one last: v, and ~v for v after its children
+    while ahead:
+        node = ahead.pop()
+        slots = topology.children(node) if node >= 0 else ()
+        if slots:
+            opened = walk.open(node, acceptance[node])
+            acceptance |= zip(slots, opened.acceptance, strict=True)
+            acceptance[node] = opened.fallback
+            # Below a child that cannot be accepted nothing can be.
+            ahead += [~node, *(u for u in reversed(slots) if acceptance[u] > 0)]
+            continue
+        node = max(node, ~node)
+        if uniforms[node] < acceptance[node]:
+            return node
+    return 0  # whatever rounding leaves at the root: something is always emitted
+
+
+def decide(
+    rule: Rule,
+    conditional: bool,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    filters: Filters,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both.
+
+    Args:
+        rule: one of RULES.
+        conditional: whether the composition is that, else local.
+        tree: B trees.
+        target_logits: [B, N, V], on the CPU.
+        draft_logits: [B, I, V].
+        filters: a temperature above 0 and no other filter.
+        uniforms: float64 [B, N + 1].
+
+    Raises:
+        InputError: a row that is read holds no logits.
+    """
+    decision = _conditional if conditional else _local
+    decided = []
+    for b, (tokens, numbers) in enumerate(
+        zip(tree.tokens.tolist(), uniforms.tolist(), strict=True)
+    ):
+        laws = Laws(target_logits[b], draft_logits[b], filters, b)
+        walk = _Walk(rule, tree.topology, tokens, laws)
+        stop = decision(walk, tree.topology, numbers)
+        decided.append((stop, walk.next_token(stop, numbers[-1])))
+    stop, token = torch.tensor(decided).reshape(-1, 2).T
+    return stop, token
