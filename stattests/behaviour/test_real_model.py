@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_runs.demo import HEAD
 from gpu_runs.models import LoadedModel, load_model
+from gpu_runs.named_drafters import HEAD
 from gpu_runs.prompts import read_prompts
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, plain_logits
 from univer import VERIFIERS, Filters
