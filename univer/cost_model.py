@@ -67,7 +67,8 @@ class Modelled:
     @property
     def draft_ratio(self) -> float:
         """A level's drafting over the target's forward of one token; 0 for the empty tree."""
-        return self.costs.draft_ms / max(self.topology.depth, 1) / self.plain.target_ms
+        levels = self.topology.depth
+        return self.costs.draft_ms / levels / self.plain.target_ms if levels else 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,7 +82,10 @@ class Modelled:
 
     @property
     def pays_below(self) -> float:
-        """The forward ratio below which this tree is faster than plain decoding, all else equal."""
+        """The forward ratio below which this tree is faster than plain decoding, all else equal.
+
+        Below 1 it pays nowhere: drafting and the rest cost too much.
+        """
         rest = self.costs.total_ms - self.costs.target_ms
         return (self.length * self.plain.total_ms - rest) / self.plain.target_ms
 
@@ -138,12 +142,17 @@ class Choice:
         if not others:
             return "chosen: none, the only candidate."
         near = Choice(tuple(others)).best
+        needed = "it would not pay even with a forward as cheap as a plain one."
+        if near.pays_below > 1:
+            needed = (
+                f"it would pay with a forward below {near.pays_below:.2f} plain ones, which is"
+                f" {near.forward_ratio:.2f} here."
+            )
         return (
             f"chosen: none, plain decoding. No tree pays here: the best, {near.topology}, brings"
             f" {near.length:.2f} tokens a cycle that costs"
             f" {near.costs.total_ms / near.plain.total_ms:.2f} plain ones ({near.speed_up:.2f} x);"
-            f" it would pay with a forward below {near.pays_below:.2f} plain ones, which is"
-            f" {near.forward_ratio:.2f} here."
+            f" {needed}"
         )
 
 
