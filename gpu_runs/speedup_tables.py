@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from rich.box import ASCII, SIMPLE
@@ -23,12 +23,12 @@ UNDER = ("/ 1 token", "/ 1 token", "modelled", "measured", "measured", "modelled
 
 
 def pooled(choices: Sequence[Choice]) -> Choice:
-    """One table from those of several texts: mean lengths, medians of the costs."""
+    """One table from those of several texts: all lengths, medians of the costs."""
     lengths, costs = {}, {}
     for rows in zip(*(choice.rows for choice in choices), strict=True):
-        parts = [asdict(row.costs) for row in rows]
-        lengths[rows[0].topology] = mean(row.length for row in rows)
-        costs[rows[0].topology] = Costs(**{k: median(p[k] for p in parts) for k in parts[0]})
+        shape, parts = rows[0].topology, [asdict(row.costs) for row in rows]
+        lengths[shape] = [length for row in rows for length in row.lengths]
+        costs[shape] = Costs(**{key: median(part[key] for part in parts) for key in parts[0]})
     return model_speeds(lengths, costs)
 
 
@@ -58,7 +58,7 @@ def side_by_side(
                 str(row.topology.num_nodes - 1),
                 f"{row.forward_ratio:.2f}",
                 f"{row.draft_ratio:.2f}",
-                f"{row.length:.2f}",
+                f"{row.length:.2f} +- {row.length_error:.2f}",
             ]
             cells[6] = f"{row.speed_up:.2f}"
             if row.topology != PLAIN:
@@ -106,6 +106,8 @@ def as_json(choice: Choice, measured: Mapping[str, Measured]) -> dict[str, Any]:
             "nodes": row.topology.num_nodes,
             "depth": row.topology.depth,
             "length": row.length,
+            "length_error": row.length_error,
+            "trees": len(row.lengths),
             **asdict(row.costs),
             "forward_ratio": row.forward_ratio,
             "draft_ratio": row.draft_ratio,

@@ -1,9 +1,11 @@
 """The topology that is fastest here, found while the text is being written.
 
-The first cycles of a text take the candidates in turn; then the fastest by the cost model, plain
-decoding included, writes the rest. Times are medians of the cycles on a topology; the very first
-cycle, which reads the prompt, is left out. Lengths are means of 1 + expected_accepted, which is
-exact given each drafted tree; a tree also tells the length of every candidate that lies inside it.
+The first cycles of a text take the candidates in turn; from then on each cycle is on the one that
+is fastest by the cost model, plain decoding included. Times are medians of the cycles on a
+topology; the very first cycle, which reads the prompt, is left out. Lengths are means: in the first
+cycles of 1 + expected_accepted, which is exact given each drafted tree, and such a tree also tells
+the length of every candidate that lies inside it; later of the tokens that cycles had, so that a
+tree that was overrated is found out. (One that was underrated is not.)
 
 The choice does not bias the text. The topology of a cycle is settled before the cycle draws
 anything, by times and trees of earlier cycles only; given the text so far, whatever shape that is,
@@ -14,10 +16,10 @@ another one would not.) But the clock has a say in the shapes, so a seed no long
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import mean
+from itertools import count
 from typing import Any
 
 import torch
@@ -42,9 +44,9 @@ class Auto:
 
     Args:
         candidates: what `Topology.parse` takes; plain decoding is added if it is not among them.
-        rounds: cycles on each candidate before the choice, >= 1.
-        told: called with the choice once it is made, `print` for one; a text that ends before
-            makes none.
+        rounds: cycles on each candidate before the first choice, >= 1.
+        told: called with the choice when it is made and when it changes, `print` for one; a text
+            that ends before makes none.
         clock: seconds from anywhere, for the times.
 
     Raises:
@@ -109,49 +111,68 @@ def cycles_on(
     cut: Cut,
     generator: torch.Generator,
 ) -> Iterator[Cycle]:
-    """`cycles`; for an Auto on the candidates in turn and then on the one that was chosen."""
+    """`cycles`; for an Auto on the candidates in turn and then on the fastest."""
     if isinstance(topology, Topology):
         yield from cycles(decoder, verifier, topology, cut=cut, generator=generator)
         return
-    auto = topology
-    ended = False
+    ended, tally = False, Tally(topology.plan)
 
     def cut_here(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:
         nonlocal ended
         tokens, ended = cut(emitted)
         return tokens, ended
 
-    warming = _warm_up(decoder, verifier, auto, cut_here, generator)
-    while not ended:
-        try:
-            cycle = next(warming)
-        except StopIteration as done:
-            choice: Choice = done.value
-            if auto.told is not None:
-                auto.told(choice)
-            yield from cycles(decoder, verifier, choice.topology, cut=cut, generator=generator)
+    chosen = None
+    for number in count():
+        if number < len(topology.plan):
+            shape = topology.plan[number]
+        else:
+            choice = tally.choice()
+            shape = choice.topology
+            if shape != chosen and topology.told is not None:
+                topology.told(choice)
+            chosen = shape
+        cycle = next(cycles(decoder, verifier, shape, cut=cut_here, generator=generator))
+        yield cycle
+        if ended:
             return
-        yield cycle
+        if chosen is None:
+            tally.add(verifier, cycle)
+        else:
+            tally.add_later(cycle)
 
 
-def _warm_up(
-    decoder: Decoder, verifier: Verifier, auto: Auto, cut: Cut, generator: torch.Generator
-) -> Generator[Cycle, None, Choice]:
-    """The cycles of the plan, one after another; returns what they say."""
-    shapes = auto.plan[1:]
-    records: dict[Topology, list[CycleRecord]] = {shape: [] for shape in shapes}
-    seen: dict[Topology, list[float]] = {shape: [] for shape in shapes}
-    for number, shape in enumerate(auto.plan):
-        cycle = next(cycles(decoder, verifier, shape, cut=cut, generator=generator))
-        if number:
-            records[shape].append(cycle.record)
-        for candidate, length in lengths_inside(verifier, cycle.drawn, tuple(seen)).items():
-            seen[candidate].append(length)
-        yield cycle
-    return model_speeds(
-        {shape: mean(lengths) for shape, lengths in seen.items()},
-        {shape: Costs.of(of) for shape, of in records.items()},
-    )
+class Tally:
+    """What the cycles of a text have told of the candidates so far.
+
+    Args:
+        plan: the topologies of the first cycles, as in `Auto.plan`.
+    """
+
+    def __init__(self, plan: Sequence[Topology]) -> None:
+        self._first = True
+        self._records: dict[Topology, list[CycleRecord]] = {shape: [] for shape in plan[1:]}
+        self._lengths: dict[Topology, list[float]] = {shape: [] for shape in plan[1:]}
+
+    def add(self, verifier: Verifier, cycle: Cycle) -> None:
+        """A cycle of the plan, in its order: its times, and the lengths of what lies inside."""
+        if not self._first:
+            self._records[cycle.drawn.tree.topology].append(cycle.record)
+        self._first = False
+        inside = lengths_inside(verifier, cycle.drawn, tuple(self._lengths))
+        for shape, length in inside.items():
+            self._lengths[shape].append(length)
+
+    def add_later(self, cycle: Cycle) -> None:
+        """A cycle behind the plan: its times and its own length, which cost nothing to know."""
+        shape = cycle.drawn.tree.topology
+        self._records[shape].append(cycle.record)
+        self._lengths[shape].append(len(cycle.record.tokens))
+
+    def choice(self) -> Choice:
+        """What the model makes of it."""
+        costs = {shape: Costs.of(records) for shape, records in self._records.items()}
+        return model_speeds(self._lengths, costs)
 
 
 def choose(
@@ -190,17 +211,14 @@ def choose(
         max_new_tokens=sum(shape.depth + 1 for shape in auto.plan),
         clock=auto.clock,
     )
+    tally = Tally(auto.plan)
 
     def endless(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:
         return tuple(emitted), False
 
-    warming = _warm_up(decoder, rule, auto, endless, generator)
-    while True:
-        try:
-            next(warming)
-        except StopIteration as done:
-            choice: Choice = done.value
-            return choice
+    for shape in auto.plan:
+        tally.add(rule, next(cycles(decoder, rule, shape, cut=endless, generator=generator)))
+    return tally.choice()
 
 
 def lengths_inside(

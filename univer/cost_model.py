@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import nan, sqrt
+from statistics import mean, median, stdev
 
 from univer.decoder import CycleRecord
 from univer.topology import Topology
@@ -49,15 +50,26 @@ class Costs:
 class Modelled:
     """A topology and what the model says of it.
 
-    length: acceptance length, the next token counted.
+    lengths: acceptance lengths of some cycles, the next token counted.
     costs: of a cycle.
     plain: the costs of plain decoding.
     """
 
     topology: Topology
-    length: float
+    lengths: tuple[float, ...]
     costs: Costs
     plain: Costs
+
+    @property
+    def length(self) -> float:
+        """The mean acceptance length."""
+        return mean(self.lengths)
+
+    @property
+    def length_error(self) -> float:
+        """Its standard error; nan for a single cycle."""
+        count = len(self.lengths)
+        return stdev(self.lengths) / sqrt(count) if count > 1 else nan
 
     @property
     def forward_ratio(self) -> float:
@@ -118,7 +130,7 @@ class Choice:
                 (
                     str(row.topology),
                     str(row.topology.num_nodes - 1),
-                    f"{row.length:.2f}",
+                    f"{row.length:.2f} +- {row.length_error:.2f}",
                     *(f"{ms:.1f}" for ms in times),
                     ratio,
                     f"{row.draft_ratio:.2f}",
@@ -156,18 +168,20 @@ class Choice:
         )
 
 
-def model_speeds(lengths: Mapping[Topology, float], costs: Mapping[Topology, Costs]) -> Choice:
+def model_speeds(
+    lengths: Mapping[Topology, Sequence[float]], costs: Mapping[Topology, Costs]
+) -> Choice:
     """The model's table, from acceptance lengths and costs by topology.
 
     Args:
-        lengths: topology -> acceptance length, the next token counted.
+        lengths: topology -> acceptance lengths of one cycle or more, the next token counted.
         costs: topology -> a cycle's costs; the same topologies, PLAIN among them.
 
     Example:
         >>> two = Topology.parse("chain:2")
         >>> costs = {PLAIN: Costs(0, 10, 0, 0), two: Costs(3, 15, 1, 1)}
-        >>> choice = model_speeds({PLAIN: 1.0, two: 1.8}, costs)
+        >>> choice = model_speeds({PLAIN: [1.0], two: [1.6, 2.0]}, costs)
         >>> str(choice.topology), choice.best.speed_up, choice.best.tokens_per_second
         ('none', 1.0, 100.0)
     """
-    return Choice(tuple(Modelled(t, lengths[t], costs[t], costs[PLAIN]) for t in lengths))
+    return Choice(tuple(Modelled(t, tuple(lengths[t]), costs[t], costs[PLAIN]) for t in lengths))

@@ -50,7 +50,7 @@ class Generation:
     tokens: ends with the EOS token if one was emitted.
     cycles: one record a cycle.
     finished: "eos" or "budget".
-    choice: the topology chosen on the way, and why; None unless it was "auto", or if the text ended
+    choice: the topology chosen last, and why; None unless it was "auto", or if the text ended
         before.
     """
 
@@ -180,7 +180,7 @@ def generate(
     records = tuple(cycle.record for cycle in cycles)
     tokens = tuple(token for record in records for token in record.tokens)
     finished = "eos" if tokens[-1] in eos_ids(eos_token_id, target) else "budget"
-    return Generation(tokens, records, finished, made[0] if made else None)
+    return Generation(tokens, records, finished, made[-1] if made else None)
 
 
 def seeded(seed: object) -> torch.Generator:

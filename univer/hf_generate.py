@@ -37,7 +37,7 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 
     sequences: int64 [1, T], the prompt and the new tokens.
     cycles: one record a cycle.
-    choice: the topology chosen on the way, as in `Generation`.
+    choice: the topology chosen last, as in `Generation`.
     """
 
     cycles: tuple[CycleRecord, ...] | None = None
@@ -159,7 +159,7 @@ class Speculative:
             return SpeculativeOutput(
                 sequences=cast(torch.LongTensor, ids),
                 cycles=records,
-                choice=made[0] if made else None,
+                choice=made[-1] if made else None,
             )
         return ids
 

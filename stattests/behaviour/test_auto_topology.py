@@ -5,7 +5,8 @@ Times come from a clock that the models themselves move, so that no test depends
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from stattests.exact import drafted_trees, node_hashes, tree_rows
 from stattests.problems import Problem, normalised
 from univer import VERIFIERS, Filters, InputError, Topology, stop_law
 from univer.auto_topology import CANDIDATES, Auto, choose, lengths_inside
+from univer.cached_model import CachedModel
 from univer.cost_model import PLAIN, Choice, Costs, model_speeds
 from univer.decoder import Drawn
 from univer.decoding import decode, generate, speculative
@@ -54,7 +56,7 @@ class Clock:
 
 def test_speed_is_length_over_time() -> None:
     costs = {PLAIN: Costs(0, 80, 0, 2), TWO: Costs(40, 160, 3, 2)}
-    choice = model_speeds({PLAIN: 1.0, TWO: 2.0}, costs)
+    choice = model_speeds({PLAIN: [1], TWO: [2.0]}, costs)
     plain, tree = choice.rows
     assert plain.tokens_per_second == pytest.approx(1e3 / 82)
     assert tree.tokens_per_second == pytest.approx(2e3 / 205)
@@ -66,24 +68,24 @@ def test_speed_is_length_over_time() -> None:
 def test_a_tree_pays_just_below_its_bound() -> None:
     for length, draft in ((1.7, 12.0), (2.4, 50.0)):
         costs = {PLAIN: Costs(0, 80, 0, 2), TWO: Costs(draft, 160, 3, 2)}
-        bound = model_speeds({PLAIN: 1.0, TWO: length}, costs).rows[1].pays_below
+        bound = model_speeds({PLAIN: [1], TWO: [length]}, costs).rows[1].pays_below
         for ratio, best in ((bound - 1e-9, TWO), (bound + 1e-9, PLAIN)):
             costs[TWO] = Costs(draft, 80 * ratio, 3, 2)
-            assert model_speeds({PLAIN: 1.0, TWO: length}, costs).topology == best
+            assert model_speeds({PLAIN: [1], TWO: [length]}, costs).topology == best
 
 
 def test_the_table_says_why() -> None:
     costs = {PLAIN: Costs(0, 80, 0, 2), TWO: Costs(40, 160, 3, 2), THREE: Costs(60, 270, 5, 2)}
-    text = str(model_speeds({PLAIN: 1.0, TWO: 2.0, THREE: 2.2}, costs))
+    text = str(model_speeds({PLAIN: [1], TWO: [1.5, 2.5], THREE: [2.2]}, costs))
     row = " ".join(text.splitlines()[2].split())
-    assert row == "2x2 6 2.00 205.0 40.0 160.0 3.0 2.0 2.00 0.25 9.8 0.80"
+    assert row == "2x2 6 2.00 +- 0.50 205.0 40.0 160.0 3.0 2.0 2.00 0.25 9.8 0.80"
     assert "chosen: none" in text
     assert "2x2, brings 2.00 tokens a cycle that costs 2.50 plain ones (0.80 x)" in text
     costs[TWO] = Costs(4, 100, 3, 2)
     assert "chosen: 2x2, 1.50 x plain decoding" in str(
-        model_speeds({PLAIN: 1.0, TWO: 2.0, THREE: 2.2}, costs)
+        model_speeds({PLAIN: [1], TWO: [1.5, 2.5], THREE: [2.2]}, costs)
     )
-    assert "only candidate" in model_speeds({PLAIN: 1.0}, {PLAIN: costs[PLAIN]}).reason()
+    assert "only candidate" in model_speeds({PLAIN: [1]}, {PLAIN: costs[PLAIN]}).reason()
 
 
 def problem(topology: Topology) -> Problem:
@@ -155,6 +157,43 @@ def test_the_price_of_a_forward_decides(seconds: Callable[[int], float], chosen:
     rest = [len(record.tokens) for record in done.cycles[len(auto.plan) : -1]]
     assert rest
     assert set(rest) == {done.choice.best.topology.depth + 1}
+
+
+class Fickle:
+    """A drafter that agrees with the target for some trees, and from then on never."""
+
+    def __init__(self, trees: int) -> None:
+        self._left = trees
+
+    def start(self, target: CachedModel) -> CachedModel:
+        """The session."""
+        del target
+        session = CachedModel(tiny_llama(3), "drafter")
+        right = session.logits
+
+        def logits(text: Sequence[int], tree: DraftTree, nodes: Sequence[int]) -> torch.Tensor:
+            self._left -= nodes[0] == 0
+            rows = right(text, tree, nodes)
+            return rows if self._left >= 0 else -9 * rows
+
+        session.logits = logits  # type: ignore[method-assign]
+        return session
+
+
+def test_a_tree_that_was_overrated_is_found_out() -> None:
+    target, clock = timed(lambda k: 1 + 0.21 * k)
+    told: list[Choice] = []
+    auto = Auto(("2x1",), rounds=2, told=told.append, clock=clock)
+    options: dict[str, Any] = {"max_new_tokens": 50, "seed": 0}
+    done = generate(target, Fickle(3), PROMPT, topology=auto, **options)
+    assert [str(choice.topology) for choice in told] == ["2x1", "none"]
+    assert told[0].best.length == pytest.approx(2)
+    assert done.choice == told[-1]
+    tree = told[1].rows[1]
+    assert 1 < tree.length < 1.63 / 1.21  # what its forward costs
+    assert len(tree.lengths) > len(told[0].rows[1].lengths)
+    still = generate(target, tiny_llama(3), PROMPT, topology=replace(auto, told=None), **options)
+    assert str(still.choice.topology if still.choice else None) == "2x1"
 
 
 def constant(seconds: float, ids: torch.Tensor) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from univer.drafters.layer_skip import layer_skip
 
 CHAIN, TREE = Topology.parse("chain:3"), Topology.parse("2x5")
 COSTS = {PLAIN: Costs(0, 100, 0, 0), CHAIN: Costs(30, 120, 5, 5), TREE: Costs(50, 400, 10, 10)}
-MODELLED = model_speeds({PLAIN: 1.0, CHAIN: 2.0, TREE: 3.0}, COSTS)
+MODELLED = model_speeds({PLAIN: [1], CHAIN: [1.5, 2.5], TREE: [3]}, COSTS)
 SHORT = ("--minutes", "0.02", "--prompts", "1", "--rounds", "1")
 
 
@@ -48,9 +49,11 @@ def test_lengths_decide_where_forwards_are_flat_and_costs_where_they_rise() -> N
 
 
 def test_several_texts_make_one_table() -> None:
-    other = model_speeds({PLAIN: 1.0, CHAIN: 3.0, TREE: 3.0}, COSTS | {CHAIN: Costs(50, 140, 5, 5)})
+    costs = COSTS | {CHAIN: Costs(50, 140, 5, 5)}
+    other = model_speeds({PLAIN: [1], CHAIN: [4], TREE: [3]}, costs)
     one = pooled([MODELLED, other, MODELLED])
-    assert [row.length for row in one.rows] == pytest.approx([1, 7 / 3, 3])
+    assert [row.length for row in one.rows] == pytest.approx([1, 12 / 5, 3])
+    assert one.rows[1].length_error == pytest.approx(stdev([1.5, 2.5, 4, 1.5, 2.5]) / 5**0.5)
     assert one.rows[1].costs == COSTS[CHAIN]
 
 
