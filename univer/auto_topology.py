@@ -54,7 +54,7 @@ class Auto:
     """
 
     candidates: Sequence[TopologySpec] = CANDIDATES
-    rounds: int = 3
+    rounds: int = 2
     told: Callable[[Choice], None] | None = None
     clock: Callable[[], float] = time.perf_counter
 
