@@ -31,11 +31,14 @@ class Drafter:
     kind: "eagle" (an EAGLE-1 head), "model" (another causal LM) or "layer_skip".
     model: of the first two, a folder or hub id.
     layers: of layer_skip, how many of the target's layers are kept at each end.
+    vocabulary: of eagle, a file (.json or .pt) with the only token ids that are drafted; "": as the
+        head's folder has it.
     """
 
     kind: str = "eagle"
     model: str = ""
     layers: int = 0
+    vocabulary: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,5 @@ def _check_drafter(drafter: Drafter) -> None:
     for key, there in given.items():
         if there and key != needed:
             raise InputError(f"config: drafter.{key} is not for kind {drafter.kind!r}.")
+    if drafter.vocabulary and drafter.kind != "eagle":
+        raise InputError(f"config: drafter.vocabulary is not for kind {drafter.kind!r}.")

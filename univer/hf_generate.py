@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from univer.decoder import CycleRecord, Decoder, cycles
+from univer.auto_topology import Auto, clock_of, cycles_on, overheard, parse_topology
+from univer.cost_model import Choice
+from univer.decoder import CycleRecord, Decoder
 from univer.drafters import Drafter
 from univer.errors import InputError
 from univer.hf_filters import as_filters
@@ -35,9 +37,11 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 
     sequences: int64 [1, T], the prompt and the new tokens.
     cycles: one record a cycle.
+    choice: the topology chosen last, as in `Generation`.
     """
 
     cycles: tuple[CycleRecord, ...] | None = None
+    choice: Choice | None = None
 
     @property
     def acceptance_length(self) -> float:
@@ -50,7 +54,7 @@ def speculative(
     drafter: Drafter | Any,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec = "2x5",
+    topology: TopologySpec | Auto = "2x5",
     generator: torch.Generator | None = None,
 ) -> Speculative:
     """The loop for `model.generate(..., custom_generate=...)`; it may be used again and again.
@@ -62,7 +66,8 @@ def speculative(
     Args:
         drafter: a Drafter, or another causal LM over the same token ids.
         verifier: a name in VERIFIERS or a Verifier.
-        topology: the shape of the draft trees, as for `Topology.parse`.
+        topology: the shape of the draft trees, as in `univer.decoding.generate`; "auto" measures
+            anew in every text: give the next ones `.choice.topology` of the first.
         generator: where the random numbers come from; None takes torch's global one, as `generate`
             does, so that `set_seed` works.
 
@@ -86,7 +91,7 @@ def speculative(
         >>> model.generate(ids, custom_generate=loop, do_sample=True, max_new_tokens=9).shape
         torch.Size([1, 12])
     """
-    return Speculative(drafter, resolve(verifier), Topology.parse(topology), generator)
+    return Speculative(drafter, resolve(verifier), parse_topology(topology), generator)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Speculative:
 
     drafter: Any
     verifier: Verifier
-    topology: Topology
+    topology: Topology | Auto
     generator: torch.Generator | None
 
     def __call__(
@@ -136,15 +141,26 @@ class Speculative:
 
         # Like `generate`, which emits one token before it looks at the length.
         budget = max(1, stopping_criteria.max_length - input_ids.shape[1])
-        decoder = Decoder(model, self.drafter, input_ids, filters=filters, max_new_tokens=budget)
-        loop = cycles(
-            decoder, self.verifier, self.topology, cut=cut, generator=self._generator(greedy)
+        made: list[Choice] = []
+        shape = overheard(self.topology, made)
+        decoder = Decoder(
+            model,
+            self.drafter,
+            input_ids,
+            filters=filters,
+            max_new_tokens=budget,
+            clock=clock_of(shape),
         )
+        loop = cycles_on(decoder, self.verifier, shape, cut=cut, generator=self._generator(greedy))
         records = tuple(cycle.record for cycle in loop)
         if streamer is not None:
             streamer.end()
         if generation_config.return_dict_in_generate:
-            return SpeculativeOutput(sequences=cast(torch.LongTensor, ids), cycles=records)
+            return SpeculativeOutput(
+                sequences=cast(torch.LongTensor, ids),
+                cycles=records,
+                choice=made[-1] if made else None,
+            )
         return ids
 
     def _generator(self, greedy: bool) -> torch.Generator:

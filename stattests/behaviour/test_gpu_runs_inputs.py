@@ -65,6 +65,10 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"drafter": {"kind": "eagle", "model": "x", "layers": 3}},
         ("drafter.layers is not for kind 'eagle'",),
     ),
+    "drafter-vocabulary": (
+        {"drafter": {"kind": "layer_skip", "layers": 1, "vocabulary": "ids.json"}},
+        ("drafter.vocabulary is not for kind 'layer_skip'",),
+    ),
     "target-missing": ({"target": "./no/model"}, ("target: there is no model folder ./no/model",)),
     "head-missing": (
         {"drafter": {"kind": "eagle", "model": "no/such/head"}},
@@ -202,7 +206,12 @@ def test_the_record_says_where_rows_come_from(done: Path, tmp_path: Path) -> Non
     assert start(done / "config.toml", *options).exit_code == 0
     record = json.loads((tmp_path / "rows" / "run.json").read_text())
     assert record["seeds"] == [0]
-    assert record["config"]["drafter"] == {"kind": "layer_skip", "model": "", "layers": 1}
+    assert record["config"]["drafter"] == {
+        "kind": "layer_skip",
+        "model": "",
+        "layers": 1,
+        "vocabulary": "",
+    }
     assert record["versions"]["torch"] == torch.__version__
     assert record["device"].startswith("cpu")
     assert {"git_revision", "ranks", "prompts", "fingerprints"} <= set(record)

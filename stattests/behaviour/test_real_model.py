@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from gpu_runs.demo import HEAD
+from gpu_runs.loading import load_head
 from gpu_runs.models import LoadedModel, load_model
+from gpu_runs.named_drafters import FREQUENT, HEAD
 from gpu_runs.prompts import read_prompts
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, plain_logits
 from univer import VERIFIERS, Filters
-from univer.decoding import decode, generate
+from univer.decoding import Auto, decode, generate
 from univer.drafters.eagle import EagleHead
 from univer.drafters.layer_skip import layer_skip
 
@@ -70,6 +73,19 @@ def test_the_shipped_head_drafts_the_greedy_text(
     )
     assert list(done.tokens) == greedy_text
     assert done.acceptance_length > 1.3
+
+
+def test_the_reduced_head_on_changing_topologies_drafts_the_greedy_text(
+    smollm2: LoadedModel, prompt: list[int], greedy_text: list[int]
+) -> None:
+    head = load_head(HEAD, smollm2.model, str(FREQUENT))
+    assert len(head.draft_vocabulary or ()) == 8192
+    auto = Auto(("2x2", "eagle"), rounds=1)
+    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": TOKENS, "seed": 0}
+    done = generate(smollm2.model, head, prompt, topology=auto, **options)
+    assert list(done.tokens) == greedy_text
+    assert done.choice is not None
+    assert done.choice.rows[2].length > 1.3
 
 
 def test_laws_equal_plain_forwards(smollm2: LoadedModel, prompt: list[int]) -> None:

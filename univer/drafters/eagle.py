@@ -5,7 +5,7 @@ the pair of the root gives the draft law after the root. A node has the pair (it
 head's own output at its parent). When the cycle is over the whole tree is forgotten: accepted
 tokens come back as text, with the target's features in place of the guessed ones.
 
-Letters: P pending pairs, n nodes of a call, T text, d width, V vocabulary.
+Letters: P pending pairs, n nodes of a call, T text, d width, V vocabulary, K draft vocabulary.
 Source: Li et al. 2024 (EAGLE).
 """
 
@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from univer.cached_model import ROOT_ALONE, CachedModel, tree_mask
+from univer.drafters.draft_vocabulary import check_draft_vocabulary
 from univer.drafters.eagle_files import check_fits, read_head, write_head
 from univer.drafters.eagle_network import EagleNetwork
 from univer.drafting import DraftTree
@@ -32,6 +34,12 @@ class EagleHead:
 
     Args:
         network: the trained part, in evaluation mode, with the target's dtype and device.
+        draft_vocabulary: the only token ids that are drafted, a sequence or an integer tensor [K];
+            None for all. Only their rows of the LM head are multiplied: it is lossless, costs less
+            a level, and accepts less where the target wants other tokens.
+
+    Raises:
+        InputError: a draft vocabulary that is empty, out of range or has an id twice.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -48,23 +56,33 @@ class EagleHead:
     """
 
     network: EagleNetwork
+    draft_vocabulary: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.draft_vocabulary is not None:
+            ids = check_draft_vocabulary(self.draft_vocabulary, self.network.config.vocab_size)
+            object.__setattr__(self, "draft_vocabulary", ids)
 
     @staticmethod
-    def from_pretrained(folder: str | Path, target: Any) -> EagleHead:
+    def from_pretrained(
+        folder: str | Path, target: Any, *, draft_vocabulary: Sequence[int] | None = None
+    ) -> EagleHead:
         """A head out of a folder, in the target's dtype and on its device.
 
         Args:
             folder: config.json with model.safetensors or pytorch_model.bin: a head that EAGLE's
                 authors or others published in their layout, or one that `save_pretrained` wrote.
             target: the causal LM that it was trained for.
+            draft_vocabulary: instead of the one in the folder, if there is one.
 
         Raises:
-            InputError: not such a folder, weights that do not fit the config, or a width or
-                vocabulary that is not the target's.
+            InputError: not such a folder, weights that do not fit the config, a width or vocabulary
+                that is not the target's, or a draft vocabulary that is none.
         """
-        network = read_head(Path(folder))
+        network, own = read_head(Path(folder))
         check_fits(network, target)
-        return EagleHead(network.to(target.device, target.dtype).eval())
+        ids = own if draft_vocabulary is None else draft_vocabulary
+        return EagleHead(network.to(target.device, target.dtype).eval(), ids)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors (float16) into a folder, made if need be.
@@ -72,7 +90,7 @@ class EagleHead:
         Raises:
             InputError: the folder cannot be written.
         """
-        write_head(self.network, Path(folder))
+        write_head(self.network, self.draft_vocabulary, Path(folder))
 
     def start(self, target: CachedModel) -> EagleSession:
         """A session for a new text.
@@ -81,7 +99,29 @@ class EagleHead:
             InputError: the target's width or vocabulary is another one.
         """
         check_fits(self.network, target.model)
-        return EagleSession(self.network, target)
+        return EagleSession(self.network, target, self.draft_vocabulary)
+
+
+class ReducedHead:
+    """An LM head of which only some rows are multiplied; all other logits are -inf.
+
+    Args:
+        head: the target's.
+        ids: the token ids of the rows [K], which are copied.
+    """
+
+    def __init__(self, head: Any, ids: Sequence[int]) -> None:
+        self._vocabulary = head.weight.shape[0]
+        self._ids = torch.tensor(ids, device=head.weight.device)
+        self._weight = head.weight.detach()[self._ids]
+        bias = getattr(head, "bias", None)
+        self._bias = None if bias is None else bias.detach()[self._ids]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Logits [..., V] of features [..., d]."""
+        few = linear(features, self._weight, self._bias)
+        logits = few.new_full((*few.shape[:-1], self._vocabulary), -torch.inf)
+        return logits.index_copy_(-1, self._ids, few)
 
 
 class EagleSession:
@@ -92,12 +132,16 @@ class EagleSession:
 
     max_positions: int | None = None  # a rotary embedding has no end
 
-    def __init__(self, network: EagleNetwork, target: CachedModel) -> None:
+    def __init__(
+        self, network: EagleNetwork, target: CachedModel, draft_vocabulary: Sequence[int] | None
+    ) -> None:
         target.remember_features()
         self.vocabulary = target.vocabulary
         self._network, self._target = network, target
         self._embed = target.model.get_input_embeddings()
         self._head = target.model.get_output_embeddings()
+        if draft_vocabulary is not None:
+            self._head = ReducedHead(self._head, draft_vocabulary)
         self._cache = DynamicCache()
         self._length = 0  # pairs of the text in the cache, which come first there
         self._nodes: tuple[int, ...] = ()  # nodes in the cache, behind them

@@ -3,6 +3,7 @@
 | file | published | ours |
 |---|---|---|
 | config.json | a Llama config; `bias` is whether fc has one | the same, with `final_norm` |
+| draft vocabulary | `draft_vocab_size` in config.json, `d2t` (`t2d`) in the weights | the same |
 | weights | pytorch_model.bin or model.safetensors | model.safetensors in float16 |
 
 Keys: fc.{weight,bias}, layers.0.self_attn.{q,k,v,o}_proj.weight (with biases for q, k, v in heads
@@ -14,6 +15,7 @@ embed_tokens.weight: its shape is checked, and the target's own is used.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
+from univer.drafters.draft_vocabulary import D2T, SIZE, offsets, pop_ids
 from univer.drafters.eagle_network import EagleNetwork
 from univer.errors import InputError
 
@@ -43,8 +46,8 @@ CONFIG_KEYS = (*SHAPES, "vocab_size", "rope_parameters")
 READ_KEYS = (*CONFIG_KEYS, "rope_theta", "rope_scaling")
 
 
-def read_head(folder: Path) -> EagleNetwork:
-    """The network in a folder, float32 on the CPU.
+def read_head(folder: Path) -> tuple[EagleNetwork, tuple[int, ...] | None]:
+    """The network in a folder, float32 on the CPU, and its draft vocabulary (None: the whole one).
 
     Raises:
         InputError: a missing or unreadable file, missing or unknown keys, or a wrong shape.
@@ -72,8 +75,9 @@ def read_head(folder: Path) -> EagleNetwork:
             f"head: {EMBEDDING} in {folder} has shape {list(embedding.shape)}, but its config"
             f" says {list(wanted)}."
         )
+    ids = pop_ids(weights, raw.get(SIZE), config.vocab_size)
     network.load_state_dict(_checked(folder, weights, network.state_dict()))
-    return network
+    return network, ids
 
 
 def check_fits(network: EagleNetwork, target: Any) -> None:
@@ -98,8 +102,13 @@ def check_fits(network: EagleNetwork, target: Any) -> None:
         )
 
 
-def write_head(network: EagleNetwork, folder: Path) -> None:
+def write_head(network: EagleNetwork, ids: Sequence[int] | None, folder: Path) -> None:
     """Write config.json and model.safetensors, float16, into a folder that is made if need be.
+
+    Args:
+        network: the head.
+        ids: its draft vocabulary; None for the whole one.
+        folder: where to.
 
     Raises:
         InputError: the folder cannot be written.
@@ -109,6 +118,8 @@ def write_head(network: EagleNetwork, folder: Path) -> None:
     fields |= {"model_type": "llama", "num_hidden_layers": 1, "torch_dtype": "float16"}
     fields |= {"bias": network.fc.bias is not None, "final_norm": network.norm is not None}
     weights = {k: v.detach().half().cpu().contiguous() for k, v in network.state_dict().items()}
+    if ids is not None:
+        fields[SIZE], weights[D2T] = len(ids), offsets(ids)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
