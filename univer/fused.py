@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -124,7 +124,7 @@ def _power_of_two(count: int) -> int:
 
 
 def _exponent(temperature: float) -> float:
-    """k of the kernels, to float32: there and in Python alike, the same for both laws."""
+    """The kernels' k, to float32: the same number in every kernel and for both laws."""
     # Outside these bounds a law is one-hot or uniform in float32 as well.
     return float(np.float32(math.log2(math.e) / min(max(temperature, 1e-30), 1e30)))
 
@@ -134,91 +134,77 @@ def _launch(kernel: Any, grid: tuple[int, ...], values: Mapping[str, Any]) -> No
     kernel[grid](**{name: values[name] for name in kernel.arg_names}, **OPTIONS)
 
 
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """What the kernels were asked for; on a GPU they may still be at work.
+def allocate(
+    verifier: Verifier, tree: DraftTree, target: Tensor, draft: Tensor, temperature: float
+) -> dict[str, Any]:
+    """Judge every inner node, level by level: the arguments of the kernels by name, filled in.
 
-    acceptance: float64 [B, N], as in `univer.composition`.
-    output: the decision.
-    stop: int64 [B], the nodes where the cycles stop.
-    flag: int32 [1], 1 if any input that was read is bad: then the rest means nothing.
-    """
-
-    acceptance: Tensor
-    output: VerifyOutput
-    stop: Tensor
-    flag: Tensor
-
-
-def enqueue(
-    verifier: Verifier,
-    tree: DraftTree,
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    temperature: float,
-    uniforms: Tensor,
-) -> Pending:
-    """Ask for the decision; never waits for the device, so that a CUDA graph can hold it.
-
-    Args: as in `verify_logits_fused`, of the right shapes, dtypes and device.
+    Among them `acceptance` [B, N], as in `univer.composition`, and `flag` [1], 1 if input is bad.
+    Neither this nor `decide` waits for the device: a CUDA graph can hold both.
     """
     from univer import kernels  # Triton is there only if `applies` says so
 
     topology, tokens = tree.topology, tree.tokens.contiguous()
-    target, draft = (
-        rows if rows.stride(-1) == 1 else rows.contiguous() for rows in (target_logits, draft_logits)
-    )
-    batch, nodes = tokens.shape
-    vocab, device = target.shape[-1], tokens.device
+    target, draft = (x if x.stride(-1) == 1 else x.contiguous() for x in (target, draft))
+    (batch, nodes), vocab, device = tokens.shape, target.shape[-1], tokens.device
     table = tables(topology, device)
     inner, arity = table.slots.shape
     count = math.ceil(vocab / BLOCK)
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
+    single, double = (
+        partial(torch.empty, dtype=dtype, device=device) for dtype in (torch.float32, torch.float64)
+    )
     values = {
-        "target": target, "draft": draft, "tokens": tokens, "uniforms": uniforms.contiguous(),
-        "target_tree": target.stride(0), "target_node": target.stride(1),
-        "draft_tree": draft.stride(0), "draft_node": draft.stride(1),
-        "inner": table.shared.internal.ids, "order": table.shared.post_order.ids,
+        "target": target, "target_tree": target.stride(0), "target_node": target.stride(1),
+        "draft": draft, "draft_tree": draft.stride(0), "draft_node": draft.stride(1),
+        "tokens": tokens, "k": _exponent(temperature),
+        "inner": table.shared.internal.ids, "slots": table.slots, "row_of": table.row_of,
+        "order": table.shared.post_order.ids,
         "paths": table.shared.paths, "depths": table.shared.depths,
-        "slots": table.slots, "row_of": table.row_of,
-        "k": _exponent(temperature),
-        "V": vocab, "N": nodes, "I": inner, "D": topology.depth, "K": count,
-        "M": arity, "SLOTS": _power_of_two(arity), "NODES": _power_of_two(nodes + 1),
+        "V": vocab, "N": nodes, "I": inner, "D": topology.depth, "K": count, "M": arity,
+        "SLOTS": _power_of_two(arity), "NODES": _power_of_two(nodes + 1),
         "BLOCK": BLOCK, "BLOCKS": _power_of_two(count),
         "DEPTH": topology.depth, "STEPS": _power_of_two(topology.depth + 1),
         "CONDITIONAL": verifier.composition == "conditional",
         "flag": torch.zeros(1, dtype=torch.int32, device=device),
-        "parts": empty(batch, inner, 5, count, dtype=torch.float32),
-        "rows": empty(batch, inner, 4),
-        "scale": torch.ones(batch, nodes, dtype=torch.float64, device=device),
-        "acceptance": torch.zeros(batch, nodes, dtype=torch.float64, device=device),
-        "residual_mass": empty(batch, inner),
-        "stop": empty(batch, dtype=torch.int64),
-        "weights": empty(batch, vocab, dtype=torch.float32),
-        "shifts": empty(batch, count, dtype=torch.float32),
-        "accepted_nodes": empty(batch, topology.depth, dtype=torch.int64),
-        "num_accepted": empty(batch, dtype=torch.int64),
-        "next_token": empty(batch, dtype=torch.int64),
-        "emitted": empty(batch, topology.depth + 1, dtype=torch.int64),
+        "parts": single(batch, inner, 5, count),
+        "rows": double(batch, inner, 4),
+        "sums": single(batch, inner, count),
+        "residual_mass": double(batch, inner),
+        "scale": torch.ones_like(tokens, dtype=torch.float64),
+        "acceptance": torch.zeros_like(tokens, dtype=torch.float64),  # of absent nodes it stays 0
     }  # fmt: skip
-    values["acceptance"][:, 0] = 1.0
     _launch(kernels.scan_rows, (count, inner, batch), values)
     _launch(kernels.combine_rows, (inner, batch), values)
-    values["sums"] = empty(batch, inner, count, dtype=torch.float32)
     for level in table.levels if values["CONDITIONAL"] else (table.everything,):
         values["level"] = level
         _launch(kernels.sum_residual, (count, len(level), batch), values)
         _launch(kernels.settle, (len(level), batch), values)
+    return values
+
+
+def decide(values: dict[str, Any], uniforms: Tensor) -> tuple[VerifyOutput, Tensor]:
+    """From what `allocate` returns and uniforms [B, N + 1]: the decision, the stop nodes [B]."""
+    from univer import kernels
+
+    batch, device = len(uniforms), uniforms.device
+    vocab, count, depth = (values[name] for name in "VKD")
+    integers = partial(torch.empty, dtype=torch.int64, device=device)
+    values = values | {
+        "uniforms": uniforms.contiguous(),
+        "stop": integers(batch),
+        "weights": torch.empty(batch, vocab, dtype=torch.float32, device=device),
+        "sums": torch.empty(batch, count, dtype=torch.float64, device=device),
+        "shifts": torch.empty(batch, count, dtype=torch.float32, device=device),
+        "accepted_nodes": integers(batch, depth),
+        "num_accepted": integers(batch),
+        "next_token": integers(batch),
+        "emitted": integers(batch, depth + 1),
+    }
     _launch(kernels.decide, (batch,), values)
-    values["sums"] = empty(batch, count)
     _launch(kernels.weigh, (count, batch), values)
     _launch(kernels.draw, (batch,), values)
     names = ("accepted_nodes", "num_accepted", "next_token", "emitted")
-    output = VerifyOutput(*(values[name] for name in names))
-    return Pending(values["acceptance"], output, values["stop"], values["flag"])
+    return VerifyOutput(*(values[name] for name in names)), values["stop"]
 
 
 @torch.no_grad()
@@ -248,10 +234,11 @@ def verify_logits_fused(
         and (uniforms.dtype, uniforms.shape, uniforms.device) == (torch.float64, shape, device)
     ):
         uniforms = take_uniforms(uniforms, generator, shape, device)
-    pending = enqueue(verifier, tree, target_logits, draft_logits, temperature, uniforms)
-    if pending.flag.item():
-        _explain(tree, target_logits, draft_logits, uniforms, pending.stop)
-    return pending.output
+    values = allocate(verifier, tree, target_logits, draft_logits, temperature)
+    output, stop = decide(values, uniforms)
+    if values["flag"].item():
+        _explain(tree, target_logits, draft_logits, uniforms, stop)
+    return output
 
 
 def _explain(

@@ -41,26 +41,26 @@ DRAFT_SHIFT, DRAFT_SUM = tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
-def _logits(row, ids, V):  # type: ignore[no-untyped-def]
+def _logits(row, ids, V):
     """The logits at these ids; -inf beyond the vocabulary, +inf for NaN: a maximum shows it."""
     x = tl.load(row + ids, mask=ids < V, other=-INFINITY).to(tl.float32)
     return tl.where(x == x, x, INFINITY)
 
 
 @triton.jit
-def _shift(peak):  # type: ignore[no-untyped-def]
+def _shift(peak):
     """The largest logit, or 0 where it is infinite: inf - inf is never formed."""
     return tl.where(tl.abs(peak) == INFINITY, 0.0, peak)
 
 
 @triton.jit
-def _absent(tokens, tree, node, N):  # type: ignore[no-untyped-def]
+def _absent(tokens, tree, node, N):
     """Whether a node is absent; the root never is."""
     return (node > 0) & (tl.load(tokens + tree * N + node) < 0)
 
 
 @triton.jit
-def _without(x, ids, tokens, slots, FIRST: tl.constexpr, LAST: tl.constexpr):  # type: ignore[no-untyped-def]
+def _without(x, ids, tokens, slots, FIRST: tl.constexpr, LAST: tl.constexpr):
     """The logits with those of the children in columns FIRST to LAST - 1 set to -inf."""
     for j in tl.static_range(FIRST, LAST):
         slot = tl.load(slots + j)
@@ -70,11 +70,11 @@ def _without(x, ids, tokens, slots, FIRST: tl.constexpr, LAST: tl.constexpr):  #
 
 
 @triton.jit
-def scan_rows(  # type: ignore[no-untyped-def]
+def scan_rows(
     target, draft, tokens, inner, slots, parts, k, V, N, I, K,
     target_tree, target_node, draft_tree, draft_node, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """parts [B, I, 5, K]: peak and sum of target; of draft without fixed children; draft's peak."""
+    """Fill parts [B, I, 5, K]: target's peak and sum; draft's without fixed children; its peak."""
     block, row, tree = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     node = tl.load(inner + row)
     if _absent(tokens, tree, node, N):
@@ -93,7 +93,7 @@ def scan_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _whole_row(parts, K, k, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _whole_row(parts, K, k, BLOCKS: tl.constexpr):
     """Peak of a row and its sum of exponentials over that peak, from those of its blocks."""
     i = tl.arange(0, BLOCKS)
     peaks = tl.load(parts + i, mask=i < K, other=-INFINITY)
@@ -103,11 +103,11 @@ def _whole_row(parts, K, k, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-de
 
 
 @triton.jit
-def combine_rows(  # type: ignore[no-untyped-def]
+def combine_rows(
     tokens, inner, slots, parts, rows, flag, k, V, N, I, K,
     M: tl.constexpr, SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """rows [B, I, 4]: shift and sum of target, and of draft without the fixed children."""
+    """Fill rows [B, I, 4]: shift and sum of target, and of draft without the fixed children."""
     row, tree = tl.program_id(0), tl.program_id(1).to(tl.int64)
     node = tl.load(inner + row)
     # Tokens: in range, absent only at the end and below an absent node, siblings distinct.
@@ -138,7 +138,7 @@ def combine_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _draft_factor(numbers, sampled):  # type: ignore[no-untyped-def]
+def _draft_factor(numbers, sampled):
     """What turns powers of 2 into q': 0 without a sampled child, or where nothing is left."""
     total = tl.load(numbers + DRAFT_SUM)
     some = (sampled >= 0) & (total > 0)
@@ -146,15 +146,13 @@ def _draft_factor(numbers, sampled):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _sampled(tokens, slots, M: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sampled(tokens, slots, M: tl.constexpr):
     """The token of the sampled child, -1 if it is absent."""
     return tl.load(tokens + tl.load(slots + M - 1))
 
 
 @triton.jit
-def _residual(  # type: ignore[no-untyped-def]
-    target, draft, tokens, slots, numbers, scale, ids, k, V, M: tl.constexpr
-):
+def _residual(target, draft, tokens, slots, numbers, scale, ids, k, V, M: tl.constexpr):
     """[s p - q']+ of the tokens that are not children, float32: Eq. 6 without its factor."""
     p = _without(_logits(target, ids, V), ids, tokens, slots, 0, M)
     q = _without(_logits(draft, ids, V), ids, tokens, slots, 0, M)
@@ -167,11 +165,11 @@ def _residual(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def sum_residual(  # type: ignore[no-untyped-def]
+def sum_residual(
     target, draft, tokens, level, inner, slots, rows, scale, sums, k, V, N, I, K,
     target_tree, target_node, draft_tree, draft_node, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [B, I, K]: the residual mass of each block, without the factor."""
+    """Fill sums [B, I, K]: the residual mass of each block, without the factor."""
     block, tree = tl.program_id(0), tl.program_id(2).to(tl.int64)
     row = tl.load(level + tl.program_id(1))
     node = tl.load(inner + row)
@@ -187,13 +185,13 @@ def sum_residual(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _ratio(numerator, denominator):  # type: ignore[no-untyped-def]
+def _ratio(numerator, denominator):
     """Quotient of numbers >= 0 of which the first is the smaller one; 0/0 = 0."""
     return tl.where(denominator > 0, numerator / tl.where(denominator > 0, denominator, 1.0), 0.0)
 
 
 @triton.jit
-def settle(  # type: ignore[no-untyped-def]
+def settle(
     target, draft, tokens, level, inner, slots, rows, scale, sums, acceptance, residual_mass,
     k, V, N, I, K, target_tree, target_node, draft_tree, draft_node,
     CONDITIONAL: tl.constexpr, M: tl.constexpr, SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
@@ -235,19 +233,20 @@ def settle(  # type: ignore[no-untyped-def]
     prefix = _ratio(accepted, tl.cumsum(accepted, 0, reverse=True) + beyond)
     tl.store(acceptance + tree * N + slot, prefix, mask=slot >= 0)
     tl.store(residual_mass + tree * I + row, residual)
+    # Whatever rounding leaves at the root, something is always emitted.
+    tl.store(acceptance + tree * N + node, 1.0, mask=node == 0)
     if CONDITIONAL:
         tl.store(scale + tree * N + slot, prefix, mask=slot >= 0)
-        # Whatever rounding leaves at the root, something is always emitted.
         tl.store(acceptance + tree * N + node, _ratio(residual, beyond), mask=node > 0)
 
 
 @triton.jit
-def decide(  # type: ignore[no-untyped-def]
+def decide(
     acceptance, uniforms, order, row_of, slots, stop, flag, N,
     CONDITIONAL: tl.constexpr, M: tl.constexpr, SLOTS: tl.constexpr,
     NODES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """stop [B]: the first accepted node in post-order, or the deepest one entered from above."""
+    """Fill stop [B]: the first accepted node in post-order, or the last entered from above."""
     tree = tl.program_id(0).to(tl.int64)
     acceptance += tree * N
     uniforms += tree * (N + 1)
@@ -273,12 +272,12 @@ def decide(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def weigh(  # type: ignore[no-untyped-def]
+def weigh(
     target, draft, tokens, stop, row_of, slots, rows, scale, residual_mass, weights, sums, shifts,
     flag, k, V, N, I, K, target_tree, target_node, draft_tree, draft_node,
     M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """weights [B, V] of the next token, float32, with sums and shifts [B, K] of their blocks.
+    """Fill weights [B, V] of the next token, float32, with sums and shifts [B, K] of their blocks.
 
     The residual at an inner node that has some, else the target's law, each block over its peak.
     """
@@ -306,7 +305,7 @@ def weigh(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _first_beyond(weights, bound, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_beyond(weights, bound, COUNT: tl.constexpr):
     """The first place whose running sum exceeds the bound; only places with weight count.
 
     The last of them is the answer where rounding lets none exceed; -1 where there is none.
@@ -318,7 +317,7 @@ def _first_beyond(weights, bound, COUNT: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
-def draw(  # type: ignore[no-untyped-def]
+def draw(
     weights, sums, shifts, uniforms, tokens, stop, paths, depths,
     accepted_nodes, num_accepted, next_token, emitted, flag, k, V, N, D, K,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STEPS: tl.constexpr,
@@ -341,7 +340,10 @@ def draw(  # type: ignore[no-untyped-def]
     token = block * BLOCK + _first_beyond(weight, inside, BLOCK)
     node, d = tl.load(stop + tree), tl.arange(0, STEPS)
     path = tl.load(paths + node * D + d, mask=d < D, other=-1)
-    kept, length = tl.load(tokens + tree * N + path, mask=path >= 0, other=-1), tl.load(depths + node)
+    kept, length = (
+        tl.load(tokens + tree * N + path, mask=path >= 0, other=-1),
+        tl.load(depths + node),
+    )
     tl.store(accepted_nodes + tree * D + d, path, mask=d < D)
     tl.store(emitted + tree * (D + 1) + d, tl.where(d == length, token, kept), mask=d <= D)
     tl.store(num_accepted + tree, length)
