@@ -75,7 +75,8 @@ def scan_rows(
     target_tree, target_node, draft_tree, draft_node, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fill parts [B, I, 5, K]: target's peak and sum; draft's without fixed children; its peak."""
-    block, row, tree = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    block, tree = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    row = tl.program_id(1).to(tl.int64)
     node = tl.load(inner + row)
     if _absent(tokens, tree, node, N):
         return

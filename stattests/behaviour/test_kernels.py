@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import univer
+from gpu_runs import kernel_times
 from stattests.behaviour.test_verify_numerics import NoSync
 from stattests.streams import torch_generator
 from univer import (
@@ -429,6 +430,15 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         fused.decide(fused.allocate(VERIFIERS["univer"], part.tree, part.target, part.draft, 1.0),
                      uniforms)  # fmt: skip
     assert len(launched) == 2 + 2 * 2 + 3
+
+
+def test_device_check_times_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_times, "ROUNDS", 1)
+    monkeypatch.setattr(kernel_times, "FLUSHED", 1000)
+    monkeypatch.setattr(kernel_times, "SHAPES", ("2x1",))
+    rows = list(kernel_times.findings(DEVICE, 50, (1,)))
+    assert len(rows) == len(kernel_times.DTYPES)
+    assert all(row.holds for row in rows)
 
 
 FAULTS = {
