@@ -10,7 +10,8 @@ an H200 has 50 MB). The stop node's rows and its V weights are 3 rows more a tre
 much a tree for batches beyond the cache; a softmax of the same rows reads and writes as much. What
 a single tree really pays is two launches a level (one level in all for a local composition).
 
-Masses are float32 within a block: each is off by some 1e-7 of the node's whole.
+Sums are float32 within a block: a node's masses and with them the stop law are off by some 1e-7.
+The ratio of what is left where two laws almost agree may be off by more, but is needed as rarely.
 
 Letters: B trees, N nodes, I inner nodes, V vocabulary, D depth, m arity, K blocks a row.
 """
@@ -234,8 +235,9 @@ def verify_logits_fused(
         and (uniforms.dtype, uniforms.shape, uniforms.device) == (torch.float64, shape, device)
     ):
         uniforms = take_uniforms(uniforms, generator, shape, device)
-    values = allocate(verifier, tree, target_logits, draft_logits, temperature)
-    output, stop = decide(values, uniforms)
+    with torch.cuda.device_of(tokens):  # kernels start on the current device
+        values = allocate(verifier, tree, target_logits, draft_logits, temperature)
+        output, stop = decide(values, uniforms)
     if values["flag"].item():
         _explain(tree, target_logits, draft_logits, uniforms, stop)
     return output
