@@ -24,8 +24,8 @@ fi
 }
 
 failed=0
-timeout 170 "$PYTHON" -m pytest -q -m cuda -p no:cacheprovider || failed=1
-timeout 120 "$PYTHON" -m pytest -q -p no:cacheprovider stattests/behaviour/test_kernels.py || failed=1
+timeout 150 "$PYTHON" -m pytest -q -m cuda -p no:cacheprovider || failed=1
+timeout 150 "$PYTHON" -m pytest -q -p no:cacheprovider stattests/behaviour/test_kernels.py || failed=1
 timeout 290 "$PYTHON" -m gpu_runs.device_check --device cuda --json "$results" || failed=1
 if [ "$failed" -ne 0 ]; then
     echo "device check: something FAILED, see above."

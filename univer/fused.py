@@ -67,12 +67,16 @@ def applies(
     draft_logits: Tensor,
     temperature: float,
 ) -> bool:
-    """Whether `verify_logits_fused` can answer; it never waits for the device to say so."""
+    """Whether `verify_logits_fused` can answer; it never waits for the device to say so.
+
+    It may be asked before any check: what is no tree or no tensor is left to the plain path.
+    """
     return (
         verifier.allocation == "ot"
         and temperature > 0
+        and isinstance(tree, DraftTree)
         and len(tree.topology.internal) > 0
-        and all(rows.dtype in DTYPES for rows in (target_logits, draft_logits))
+        and all(getattr(rows, "dtype", None) in DTYPES for rows in (target_logits, draft_logits))
         and runs_kernels(tree.tokens.device)
     )
 

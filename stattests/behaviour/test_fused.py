@@ -102,6 +102,9 @@ def test_applies_where_kernels_can_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert not fused.applies(univer, tree, single, half, 0)
     assert not fused.applies(univer, tree, target, half, 1.0)  # float64
     assert not fused.applies(univer, tree, single, draft, 1.0)
+    strange: Any = [0]
+    assert not fused.applies(univer, tree, strange, half, 1.0)
+    assert not fused.applies(univer, strange, single, half, 1.0)
     tree, target, draft, _ = problem("univer", "none")
     assert not fused.applies(univer, tree, target.float(), draft.float(), 1.0)
 

@@ -309,7 +309,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the launches, that is: the launches themselves do not wait."""
     part = problem("univer", Case("quiet", "2x2", 60, 64))
     uniforms = part.uniforms("quiet")
-    fused.tables(part.tree.topology, DEVICE)  # made once
+    fused.tables(part.tree.topology, part.tree.tokens.device)  # made once
     launched = []
     monkeypatch.setattr(fused, "_launch", lambda kernel, *_: launched.append(kernel))
     with NoSync():
