@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+# Kernels cannot be imported without Triton; test_kernels.py says so when it skips.
+collect_ignore = [] if find_spec("triton") else ["univer/kernels.py"]
 
 # The same examples on every machine: a failure is a finding, never a flake. `thorough` looks
 # further, with fresh examples each time: pytest --hypothesis-profile thorough.

@@ -6,6 +6,7 @@
 | stop_law | expected lengths and stop probabilities, to rounding |
 | laws | a random Llama's laws on a drawn tree, float32 |
 | text | texts of a random Llama with an EAGLE head, float64, greedy and sampled |
+| kernels | decisions of the Triton kernels and the plain path, with their times (`kernel_times`) |
 
 The head has the shapes of the shipped one (width 576, 49,152 tokens), the Llama its width and a few
 layers; both are random, so that nothing has to be downloaded. Run it by `gpu_runs/device_check.sh`.
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from gpu_runs import kernel_times
 from gpu_runs.models import usable_device
 from gpu_runs.results import check_writable, write_json
 from gpu_runs.theorems_findings import Finding, at_most, findings_table, wide_console
@@ -66,7 +69,12 @@ def run(device: torch.device, vocabulary: int, output: Path | None) -> bool:
     """All checks; whether they passed."""
     console, started = wide_console(), time.perf_counter()
     rows: list[Finding] = []
-    for found in (*decisions(device, vocabulary), *models(device, vocabulary)):
+    checks = (
+        decisions(device, vocabulary),
+        models(device, vocabulary),
+        kernel_times.findings(device),
+    )
+    for found in chain.from_iterable(checks):
         console.print(f"{found.claim}: {found.found}", highlight=False, soft_wrap=True)
         rows.append(found)
     title = f"{device_name(device)} against the CPU, torch {torch.__version__}"

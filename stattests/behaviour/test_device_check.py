@@ -14,9 +14,9 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from gpu_runs import device_check
+from gpu_runs import device_check, kernel_times
 from gpu_runs.device_check import main
-from univer import DraftTree, StopLaw, VerifyOutput, stop_law, verify
+from univer import DraftTree, StopLaw, VerifyOutput, fused, stop_law, verify, verify_logits
 
 SCRIPT = Path(device_check.__file__).with_suffix(".sh")
 
@@ -70,6 +70,31 @@ def test_a_device_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
     assert result.exit_code == 2
     assert result.stderr.startswith("error: device")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_kernels_are_timed_and_compared_with_the_plain_path(
+    wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the plain path in their place, which needs no Triton; wrong tokens are found."""
+
+    def kernels(*arguments: Any, **options: Any) -> VerifyOutput:
+        out = verify_logits(*arguments, **options)
+        return replace(out, tokens=out.tokens + wrong)
+
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(kernel_times, "ROUNDS", 1)
+    monkeypatch.setattr(kernel_times, "FLUSHED", 1000)
+    monkeypatch.setattr(fused, "runs_kernels", lambda _: False)
+    assert not list(kernel_times.findings(cpu))
+    monkeypatch.setattr(fused, "runs_kernels", lambda _: True)
+    monkeypatch.setattr(fused, "applies", lambda *_: False)
+    monkeypatch.setattr(fused, "verify_logits_fused", kernels)
+    rows = list(kernel_times.findings(cpu, 50, (1, 3)))
+    assert len(rows) == 8
+    assert [row.holds for row in rows if row.n == 3] == [not wrong] * 4
+    assert "kernels, eagle, 3 trees, bfloat16 logits" in {row.claim for row in rows}
+    assert all("softmax" in row.found and "floor" in row.found for row in rows)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
