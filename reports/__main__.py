@@ -8,11 +8,9 @@ from pathlib import Path
 import click
 
 from reports.documents import read_documents
-from reports.errors import ReportError
 from reports.page import INDEX, prepare, write
-from reports.places import report_command, shown_path
 from reports.report import build
-from reports.runs import find
+from reports.runs import ReportError, find, report_command, shown_path
 
 INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 

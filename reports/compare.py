@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reports.drawing import COLUMN, Drawn, axes, colour, marker
-from reports.errors import ReportError
 from reports.estimates import LEVEL, ROUNDING, Estimate, difference, quotient
 from reports.measures import ERRORS, acceptance_length, speed
 from reports.names import label
-from reports.places import rows_of
+from reports.runs import ReportError, rows_of
 from reports.summaries import Setting, Summary
 from reports.table import Cell, Table, amount, count
 

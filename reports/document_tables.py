@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 from reports.documents import Document, Fault
 from reports.names import label
-from reports.places import shown_path
+from reports.runs import shown_path
 from reports.table import Amount, Cell, Table, count
 
 VERDICTS = {True: "yes", False: "NO"}

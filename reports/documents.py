@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.errors import ReportError
 from reports.names import LABELS, ordered
+from reports.runs import ReportError
 
 HERE = Path(__file__).parent
 TOY_OPTIMA = HERE / "data" / "toy_optima.json"
 FAULTS = HERE.parent / "docs" / "FAULTS_CAUGHT.md"
 THEOREM_KEYS = ("target", "drafter", "plan", "held", "findings")
+FINDING = ("claim", "found", "bound", "n", "unit", "holds")
 GATE_KEYS = ("verifier", "verdict", "guarantee", "budget", "results")
 FAULT_COLUMNS = ("name", "kind", "exact TV", "layer", "verdict", "n used", "n allowed")
 
@@ -64,9 +65,12 @@ def read_documents(paths: Sequence[Path]) -> Documents:
     for path in paths:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ReportError(f"{path} cannot be read as JSON ({error}).") from error
         if _has(content, THEOREM_KEYS):
+            findings = content["findings"]
+            if not (isinstance(findings, list) and all(map(_is_finding, findings))):
+                raise ReportError(f"{path} is no whole theorem report: a finding is not one.")
             theorems.append(Document(path, content))
         elif _has(content, GATE_KEYS):
             gates.append(Document(path, content))
@@ -124,6 +128,11 @@ def read_toy_optima(path: Path = TOY_OPTIMA) -> Document:
 
 def _has(content: Any, keys: Sequence[str]) -> bool:
     return isinstance(content, dict) and set(keys) <= set(content)
+
+
+def _is_finding(row: Any) -> bool:
+    whole = _has(row, FINDING)
+    return whole and isinstance(row["n"], int) and isinstance(row["holds"], bool)
 
 
 def _split(line: str) -> list[str]:

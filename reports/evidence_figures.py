@@ -16,7 +16,7 @@ from reports.documents import Document, Fault
 from reports.drawing import WIDE, Drawn, axes, beside, colour, marker
 from reports.losslessness import Text
 from reports.names import label, slug
-from reports.places import shown_path
+from reports.runs import shown_path
 from stattests.budget import PIT_CELLS
 
 BAND = 0.999  # share of lossless texts whose every cell is inside the band

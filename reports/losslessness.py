@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from reports.names import LABELS, label, ordered
-from reports.places import rows_of
+from reports.runs import rows_of
 from reports.summaries import IMPOSSIBLE, LOOKS, Summary
 from reports.table import Amount, Table, count
 from stattests.budget import ALPHA_RUN, BETA, LENGTH_SIGMAS, PIT_CELLS

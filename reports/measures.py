@@ -8,7 +8,8 @@ import polars as pl
 
 from reports.estimates import Estimate, difference, ratio
 from reports.names import PLAIN, label
-from reports.summaries import TIMES, Setting, Summary, prompt_sums
+from reports.runs import TIMES
+from reports.summaries import Setting, Summary, prompt_sums
 
 NEXT_TOKEN = 1.0
 ERRORS = "± is the standard error, clustered by prompt"

@@ -8,8 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports.drawing import Drawn, save
-from reports.errors import ReportError
 from reports.report import Report
+from reports.runs import ReportError
 from reports.table import FORMS, numeric, shown
 
 INDEX = "index.html"

@@ -15,13 +15,11 @@ from reports.document_tables import (
 )
 from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
 from reports.drawing import Drawn
-from reports.errors import ReportError
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
 from reports.notes import not_shown, notes
-from reports.places import rows_of, run_command, shown_path
 from reports.run_figures import run_figures
-from reports.runs import Run
+from reports.runs import ReportError, Run, rows_of, run_command, shown_path
 from reports.summaries import Summary, summarise
 from reports.table import Table
 from reports.tables import run_tables

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from reports.drawing import INTERVALS, Drawn, bars, colour, marker
 from reports.estimates import Estimate
 from reports.names import label, slug
-from reports.places import rows_of
+from reports.runs import rows_of
 from reports.summaries import Summary
 
 DODGE = 0.16  # between verifiers at one place of an axis

@@ -13,8 +13,8 @@ from reports.measures import (
     speed,
 )
 from reports.names import BASELINE, PLAIN, category_label, label, slug
-from reports.places import rows_of
-from reports.summaries import TIMES, Setting, Summary
+from reports.runs import TIMES, rows_of
+from reports.summaries import Setting, Summary
 from reports.table import Amount, Cell, Table, amount, count
 
 TOKENS = "Tokens a cycle, the next token counted"

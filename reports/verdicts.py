@@ -112,7 +112,7 @@ def document_verdicts(documents: Documents, faults: Sequence[Fault]) -> Iterator
         good = False if "NO" in words else None if "open" in words else True
         yield Verdict(f"Theorems ({document.path.name}): {counts}.", "theorems", good)
     for gate in documents.gates:
-        verdict, name = gate.content["verdict"], label(gate.content["verifier"])
+        verdict, name = gate.content["verdict"], label(str(gate.content["verifier"]))
         yield Verdict(f"{name}: {verdict} on toys.", "gate", verdict == "CERTIFIED")
     bad = [f for f in faults if (f.kind == "look-alike") != (f.verdict == "CERTIFIED")]
     if bad:

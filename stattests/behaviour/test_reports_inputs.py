@@ -195,7 +195,7 @@ def test_decoding_with_fewer_texts_is_noted(tmp_path: Path) -> None:
 
 
 def test_topologies_that_are_lists_have_files_of_their_own(tmp_path: Path) -> None:
-    frame = rows(settings=(("[[0],[1]]", 1.0), ("[[0],[0,1]]", 1.0)), prompts=2)
+    frame = rows(settings=(("[[0],[0,0],[0,0,0]]", 1.0), ("[[0,0],[0],[0,0,0]]", 1.0)), prompts=2)
     done = report(write_run(tmp_path / "run", frame), output=tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "out" / "tables").glob("lengths-run-*.csv"))) == 2
