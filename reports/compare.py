@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from reports.drawing import COLUMN, Drawn, axes, colour, marker
+from reports.drawing import COLUMN, INTERVALS, Drawn, dots
 from reports.estimates import LEVEL, ROUNDING, Estimate, difference, quotient
 from reports.measures import ERRORS, acceptance_length, speed
 from reports.names import label
@@ -96,7 +95,7 @@ def notes(matched: Sequence[tuple[Summary, Summary]]) -> Iterator[str]:
             was, now = before.run.config.get(key), after.run.config.get(key)
             if was != now and key not in FREE:
                 yield f"{name}: {key} was {was!r} and is {now!r}: not the same experiment."
-        if before.run.record.get("device") != after.run.record.get("device"):
+        if before.run.device != after.run.device:
             yield f"{name}: the devices differ; times do not compare."
         old, new = set(before.settings), set(after.settings)
         for words, only in (("gone", old - new), ("new", new - old)):
@@ -181,22 +180,9 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
     ]
 
     def draw() -> Figure:
-        figure, ax = axes(COLUMN + (1.8 if several else 0.8), 0.8 + 0.19 * len(found))
-        ax.axvline(0, color="black", linewidth=0.8)
-        for place, one in enumerate(found):
-            half = one.change.half()
-            ax.errorbar(
-                [one.change.value],
-                [place],
-                xerr=[half if isfinite(half) else 0.0],
-                fmt=marker(one.verifier),
-                color=colour(one.verifier),
-            )
-        ax.set_yticks(range(len(found)), places)
-        ax.set_ylim(len(found) - 0.5, -0.5)
-        ax.xaxis.set_major_locator(MaxNLocator(5))
-        ax.set_xlabel("after - before, tokens a cycle\n(the next token counted in both)")
-        return figure
+        rows = [(place, one.verifier, one.change) for place, one in zip(places, found, strict=True)]
+        label_ = "after - before, tokens a cycle\n(the next token counted in both)"
+        return dots(rows, label_, width=COLUMN + (1.8 if several else 0.8))[0]
 
     words = "; ".join(
         f"{place} {one.change.value:+.3f}" for place, one in zip(places, found, strict=True)
@@ -205,7 +191,7 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
         "comparison",
         "What changed in acceptance length",
         f"Dots with intervals around a line at zero. {words}.",
-        f"Bars: {LEVEL:.0%} intervals, paired and clustered by prompt.",
+        f"{INTERVALS} Differences are paired by prompt.",
         draw,
         table.sources,
         wide=several,

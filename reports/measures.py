@@ -12,7 +12,7 @@ from reports.runs import TIMES
 from reports.summaries import Setting, Summary, prompt_sums
 
 NEXT_TOKEN = 1.0
-ERRORS = "± is the standard error, clustered by prompt"
+ERRORS = "± is the standard error, clustered by prompt (n/a: a single prompt has none)"
 
 
 def acceptance_length(

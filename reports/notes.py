@@ -55,7 +55,7 @@ def _shortfall(summary: Summary) -> Iterator[str]:
 
 def not_shown(found: Sequence[Text], runs: Sequence[Run]) -> list[str]:
     """What these files cannot say."""
-    devices = sorted({str(run.record.get("device", "not said")) for run in runs})
+    devices = sorted({run.device for run in runs})
     reach = min((text.reach for text in found), default=1.0)
     return [
         f"Biases of real text below a TV of {reach:.2f}: these runs have too few tokens for that;"

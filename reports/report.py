@@ -168,7 +168,7 @@ def _run_section(summary: Summary) -> Section:
         ("texts", f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens"),
         ("settings", "; ".join(map(str, summary.settings))),
         ("seeds", ", ".join(map(str, config["seeds"]))),
-        ("device", str(run.record.get("device", "not said"))),
+        ("device", run.device),
         ("code", str(run.record.get("git_revision", "not said"))),
     )
     return Section(

@@ -73,6 +73,11 @@ class Run:
         """Whether all verifiers were judged in the same contexts."""
         return bool(self.config["mode"] == "paired")
 
+    @property
+    def device(self) -> str:
+        """What it ran on."""
+        return visible(str(self.record.get("device") or "a device that is not said"))
+
     def lazy(self) -> pl.LazyFrame:
         """The rows, numbered in the order of the files, unread."""
         frames = pl.scan_parquet(

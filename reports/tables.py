@@ -115,7 +115,7 @@ def speed_table(summary: Summary, setting: Setting) -> Table:
         )
     return Table(
         slug(f"speed-{summary.run.name}-{setting}"),
-        f"Speed: {summary.run.name}, {setting}, {summary.run.record.get('device', 'device ?')}",
+        f"Speed: {summary.run.name}, {setting}, {summary.run.device}",
         (
             "way of decoding",
             "acceptance length",

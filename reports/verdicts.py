@@ -41,7 +41,7 @@ def length_verdicts(summary: Summary | None) -> Iterator[Verdict]:
     if summary is None:
         yield Verdict("No row has a tree: no acceptance length is shown.", "losslessness")
         return
-    setting = summary.settings[0]
+    setting = summary.head
     for ours, theirs in (("univer", "greedy"), ("univer", "rrsw")):
         if not {ours, theirs} <= set(summary.verifiers):
             continue
@@ -62,7 +62,7 @@ def speed_verdicts(summaries: Sequence[Summary]) -> Iterator[Verdict]:
     for summary in summaries:
         if summary.run.paired or not summary.verifiers:
             continue
-        setting = summary.settings[0]
+        setting = summary.head
         plain = speed(summary, PLAIN, setting)
         if not plain.n:
             continue
@@ -70,9 +70,8 @@ def speed_verdicts(summaries: Sequence[Summary]) -> Iterator[Verdict]:
             f"{label(name)} {quotient(speed(summary, name, setting), plain).value:.2f}x"
             for name in summary.verifiers
         )
-        device = summary.run.record.get("device", "a device that is not said")
         yield Verdict(
-            f"Tokens a second against plain decoding, {setting}, on {device}: {seen}"
+            f"Tokens a second against plain decoding, {setting}, on {summary.run.device}: {seen}"
             f" ({summary.run.name}).",
             anchor(summary.run),
         )
