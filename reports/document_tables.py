@@ -87,7 +87,9 @@ def fault_table(faults: Sequence[Fault], path: str) -> Table:
         "Planted faults and correct look-alikes",
         ("kind", "verifiers", "noticed", "judged by layer"),
         tuple(rows),
-        "Every fault must be noticed, no look-alike may be. The law judged is that of all emitted"
+        "Every fault must be noticed, no look-alike may be. Layers: Lx, exact probing; edges,"
+        " scripted thresholds; L3, the sampled e-test; pairs, independence; length, the mean length"
+        " claimed; contract, answers that are refused. The law judged is that of all emitted"
         " tokens, the next token counted.",
         (path,),
     )

@@ -75,7 +75,7 @@ def drawn(
     """A figure of a run, which its name and title say."""
     run = summary.run
     title = f"{title} ({run.name})"
-    return Drawn(slug(f"{run.name}-{name}"), title, alt, note, draw, (rows_of(run),), wide)
+    return Drawn(f"{slug(run.name)}-{name}", title, alt, note, draw, (rows_of(run),), wide)
 
 
 def save(figure: Drawn, folder: Path) -> None:

@@ -59,7 +59,7 @@ def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
 
     outside = "; ".join(f"{label(t.verifier)}: {_outside(t)} of {PIT_CELLS}" for t in texts)
     return Drawn(
-        slug(f"{run}-pit"),
+        f"{slug(run)}-pit",
         f"PIT values of the text ({run})",
         f"Histograms with a band. Cells outside the band: {outside}.",
         "PIT (probability integral transform): where a token lies in its law, uniform if the text"
@@ -111,7 +111,7 @@ def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
 
     ends = "; ".join(f"{label(t.verifier)} largest {t.largest:+.1f}" for t in texts)
     return Drawn(
-        slug(f"{run}-log-e"),
+        f"{slug(run)}-log-e",
         f"The e-test along the run ({run})",
         f"Lines of log10 E over tokens, alarm at {texts[0].alarm:.1f}. {ends}.",
         "E is what a bet against losslessness has made of 1: it must not reach the alarm, whenever"

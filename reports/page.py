@@ -20,6 +20,18 @@ from reports.table import numeric, shown
 INDEX = "index.html"
 FOLDERS = {"figures": (".svg", ".png"), "tables": tuple(f".{form}" for form in FORMS)}
 UNFINISHED = ".unfinished"
+WORDS = {
+    "cycle": "one draft tree, one forward of the target, one decision of the verifier",
+    "acceptance length": "tokens a cycle: the accepted ones and the next token",
+    "topology": "2x5: 2 children a node, 5 deep; chain:5: one path; eagle: EAGLE-1's default tree;"
+    " [[0],[1],[0,0]]: the paths to its nodes",
+    "T": "temperature; at 0 the most likely token is taken",
+    "TV": "total variation distance between two laws: 0 if they are the same, 1 if disjoint",
+    "PIT": "probability integral transform: where a token lies in its law, uniform if lossless",
+    "E": "what a bet against losslessness has made of 1; log10 E is its logarithm",
+    "paired": "all verifiers judged in the same contexts; decoding: each writes its own text",
+    "RRSw": "recursive rejection sampling without replacement, the baseline",
+}
 
 
 def write(report: Report, folder: Path, command: str) -> None:
@@ -97,6 +109,7 @@ def render(report: Report, folder: Path, command: str) -> str:
     )
     environment.globals |= {"shown": shown, "numeric": numeric, "image": image, "command": command}
     return environment.get_template("page.html.j2").render(
+        words=WORDS.items(),
         verdicts=report.verdicts,
         headline=report.headline,
         sections=report.sections,

@@ -17,7 +17,6 @@ from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
 from reports.drawing import Drawn
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
-from reports.notes import not_shown, notes
 from reports.run_figures import run_figures
 from reports.runs import ReportError, Run, rows_of, run_command, shown_path
 from reports.summaries import Summary, summarise
@@ -28,6 +27,8 @@ from reports.verdicts import (
     anchor,
     document_verdicts,
     length_verdicts,
+    not_shown,
+    notes,
     speed_verdicts,
     text_verdicts,
 )
@@ -164,8 +165,11 @@ def _run_section(summary: Summary) -> Section:
         ("mode", "paired: all verifiers in each context" if run.paired else "decoding"),
         ("target", str(config["target"])),
         ("drafter", f"{drafter.get('kind', '?')} {drafter.get('model', '')}".strip()),
-        ("rows", f"{run.rows:,} in {len(run.parts)} files, {rows_of(run)}"),
-        ("texts", f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens"),
+        ("rows", f"{run.rows:,} in {rows_of(run)}"),
+        (
+            "texts",
+            f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens a text",
+        ),
         ("settings", "; ".join(map(str, summary.settings))),
         ("seeds", ", ".join(map(str, config["seeds"]))),
         ("device", run.device),

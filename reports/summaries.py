@@ -89,16 +89,16 @@ class Summary:
             nodes, depth = shape(setting.topology) or (inf, 0)
             return nodes, depth, setting.topology, -setting.temperature
 
-        return sorted(self._counts, key=place)
+        return sorted(self.counts, key=place)
 
     @property
     def head(self) -> Setting:
         """The setting to look at first: that with most prompts."""
-        return max(self.settings, key=self._counts.__getitem__)
+        return max(self.settings, key=self.counts.__getitem__)
 
     @cached_property
-    def _counts(self) -> dict[Setting, int]:
-        """Setting -> number of prompts."""
+    def counts(self) -> dict[Setting, int]:
+        """Setting with trees -> number of prompts."""
         trees = self.prompts.filter(pl.col("verifier") != PLAIN)
         counted = trees.group_by("topology", "temperature").agg(pl.col("prompt_id").n_unique())
         return {Setting(t, float(c)): int(n) for t, c, n in counted.iter_rows()}

@@ -33,7 +33,7 @@ class Amount:
         if not isfinite(self.value):
             return NOTHING if isnan(self.value) else "infinite"
         sign = "+" if self.signed else ""
-        number = f"{self.value:{sign},.{self.digits}f}"
+        number = f"{self.value:{sign}z,.{self.digits}f}"
         if self.exact:
             return f"{number}{self.suffix}"
         error = "n/a" if isnan(self.error) else f"{self.error:.{self.digits}f}"

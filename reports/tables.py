@@ -59,7 +59,7 @@ def grid_table(summary: Summary) -> Table:
     """Setting x verifier, and the differences that matter most."""
     pairs = [pair for pair in PAIRS if set(pair) <= set(summary.verifiers)]
     rows: list[tuple[Cell, ...]] = []
-    for setting in sorted(summary.settings, key=lambda s: (s.temperature != 1.0, -s.temperature)):
+    for setting in summary.settings:
         lengths = [acceptance_length(summary, name, setting) for name in summary.verifiers]
         changes = [acceptance_change(summary, *pair, setting) for pair in pairs]
         rows.append(
@@ -132,11 +132,13 @@ def speed_table(summary: Summary, setting: Setting) -> Table:
 
 def run_tables(summary: Summary) -> Iterable[Table]:
     """All tables of a run, the one to look at first leading."""
-    yield from (lengths_table(summary, setting) for setting in summary.settings)
+    head = summary.head
+    settings = [head, *(setting for setting in summary.settings if setting != head)]
+    yield from (lengths_table(summary, setting) for setting in settings)
     if len(summary.settings) > 1:
         yield grid_table(summary)
     if not summary.run.paired:
-        yield from (speed_table(summary, setting) for setting in summary.settings)
+        yield from (speed_table(summary, setting) for setting in settings)
 
 
 def _present(summary: Summary, setting: Setting) -> list[str]:
