@@ -51,7 +51,7 @@ def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
                 ax.axhline(level, color="black", linewidth=0.8, linestyle=line)
             ax.set_title(f"{brief(label(text.verifier), 18)}, {text.tokens:,} tokens")
             ax.set_xlim(0, 1)
-            ax.set_ylim(0, 1.12 * max(high, *text.counts))
+            ax.set_ylim(0, 1.12 * max(high, *text.counts, 1))
             ax.grid(False)
         figure.supxlabel("PIT value", fontsize=8)
         figure.supylabel("tokens in a cell", fontsize=8)

@@ -160,6 +160,7 @@ def _comparison(
 
 def _run_section(summary: Summary) -> Section:
     run, config = summary.run, summary.run.config
+    prompts = summary.prompts["prompt_id"].n_unique()
     drafter = config["drafter"]
     facts = (
         ("mode", "paired: all verifiers in each context" if run.paired else "decoding"),
@@ -168,7 +169,7 @@ def _run_section(summary: Summary) -> Section:
         ("rows", f"{run.rows:,} in {rows_of(run)}"),
         (
             "texts",
-            f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens a text",
+            f"{prompts} prompts, {config['tokens']} tokens a text",
         ),
         ("settings", "; ".join(map(str, summary.settings))),
         ("seeds", ", ".join(map(str, config["seeds"]))),

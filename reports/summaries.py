@@ -205,27 +205,32 @@ def _check_rows(run: Run, rows: pl.LazyFrame) -> None:
     for words, everywhere in kept.collect(engine="streaming").row(0, named=True).items():
         if not everywhere:
             wrong = rows.filter(~rules[words]).select("unit", "verifier", "cycle").head(1).collect()
-            unit, verifier, cycle = wrong.row(0)
             raise ReportError(
-                f"{run.folder}: {words} in cycle {cycle} of {unit} ({verifier}), so no table is"
-                " made from these rows."
+                f"{run.folder}: in cycle {wrong['cycle'][0]} of {_text_of(wrong)} {words}, so no"
+                " table is made from these rows."
             )
+
+
+def _text_of(frame: pl.DataFrame) -> str:
+    """Which text the first row is of, in a few words."""
+    unit, verifier = (visible(str(frame[name][0]))[:80] for name in ("unit", "verifier"))
+    return f"{unit} ({verifier})"
 
 
 def _check_texts(run: Run, texts: pl.DataFrame) -> None:
     whole = (pl.col("first") == 0) & (pl.col("last") + 1 == pl.col("cycles"))
     whole &= (pl.col("numbers") == pl.col("cycles")) & pl.struct("unit", "verifier").is_unique()
-    for row in texts.filter(~whole).head(1).iter_rows(named=True):
+    if len(wrong := texts.filter(~whole)):
         raise ReportError(
-            f"{run.folder}: the cycles of {row['unit']} ({row['verifier']}) are not 0, 1, 2, ..."
-            " once each; rows are doubled or lost, so no table is made from them."
+            f"{run.folder}: the cycles of {_text_of(wrong)} are not 0, 1, 2, ... once each; rows"
+            " are doubled or lost, so no table is made from them."
         )
     for topology, longest in texts.group_by("topology").agg(pl.max("longest")).iter_rows():
         known = shape(topology)
         if known is not None and longest > known[1] + ROUNDING:
             raise ReportError(
-                f"{run.folder}: {longest:g} tokens are accepted in a tree of {topology}, which is"
-                f" {known[1]} deep."
+                f"{run.folder}: {longest:g} tokens are accepted in a tree of"
+                f" {visible(topology)[:80]}, which is {known[1]} deep."
             )
 
 

@@ -197,17 +197,50 @@ def test_the_page_is_self_contained_and_accessible(made: Path) -> None:
     assert re.search(r"<code>python -m reports \S+ -o \S+</code>", text)
 
 
-def test_the_page_opens_in_a_browser_without_an_error(made: Path, tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), "")
-    if not browser:
+@pytest.fixture
+def browser(tmp_path: Path) -> list[str]:
+    """The command that prints what a page holds once it is open."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), "")
+    if not found:
         pytest.skip("no Chromium here: apt-get install chromium")
-    command = [
-        *(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-        *(f"--user-data-dir={tmp_path}", "--v=0", "--dump-dom", (made / "index.html").as_uri()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    options = (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "hide-scrollbars",
+        "enable-logging=stderr",
+        "v=0",
+    )
+    options += ("dump-dom", "virtual-time-budget=5000", f"user-data-dir={tmp_path / 'profile'}")
+    return [found, *(f"--{option}" for option in options)]
+
+
+def opened(browser: list[str], page: Path) -> str:
+    done = subprocess.run(
+        [*browser, page.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "CONSOLE" not in done.stderr
-    assert done.stdout.count("<img") == len(list((made / "figures").glob("*.svg")))
+    return done.stdout
+
+
+def test_the_page_opens_in_a_browser_without_an_error(made: Path, browser: list[str]) -> None:
+    page = opened(browser, made / "index.html")
+    assert page.count("<img") == len(list((made / "figures").glob("*.svg")))
+
+
+def test_nothing_sticks_out_of_a_screen_400_pixels_wide(
+    made: Path, browser: list[str], tmp_path: Path
+) -> None:
+    """A browser's window is wider: the page stands in a frame and says how wide it became."""
+    says = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
+    page = (made / "index.html").read_text(encoding="utf-8")
+    page = page.replace("<details>", "<details open>").replace("</body>", says)
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        "<p></p><script>onmessage = said => document.querySelector('p').textContent = said.data"
+        "</script><iframe src='page.html' style='width: 400px; height: 900px; border: 0'></iframe>"
+    )
+    assert "<p>400</p>" in opened(browser, tmp_path / "frame.html")
 
 
 def test_a_comparison_says_what_became_longer(tmp_path: Path) -> None:
