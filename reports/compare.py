@@ -12,7 +12,7 @@ from math import isfinite
 
 from matplotlib.figure import Figure
 
-from reports.drawing import COLUMN, INTERVALS, Drawn, dots
+from reports.drawing import COLUMN, INTERVALS, WIDE, Drawn, dots
 from reports.estimates import LEVEL, ROUNDING, Estimate, difference, quotient
 from reports.measures import ERRORS, acceptance_length, speed
 from reports.names import label
@@ -182,7 +182,7 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
     def draw() -> Figure:
         rows = [(place, one.verifier, one.change) for place, one in zip(places, found, strict=True)]
         label_ = "after - before, tokens a cycle\n(the next token counted in both)"
-        return dots(rows, label_, width=COLUMN + (1.8 if several else 0.8))[0]
+        return dots(rows, label_, width=WIDE if several else COLUMN + 0.8)[0]
 
     words = "; ".join(
         f"{place} {one.change.value:+.3f}" for place, one in zip(places, found, strict=True)

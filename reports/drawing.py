@@ -94,12 +94,12 @@ def axes(width: float = COLUMN, height: float = 2.6) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def brief(text: str, most: int = 26) -> str:
+def brief(text: str, most: int = 20) -> str:
     """A name that fits into a figure and that a legend, which hides a leading "_", shows.
 
     Example:
         >>> brief("a_module_of_mine:its_long_attribute"), brief("_mine")
-        ('a_module_of_m…ng_attribute', ' _mine')
+        ('a_module_o…attribute', ' _mine')
     """
     half = most // 2
     short = text if len(text) <= most else f"{text[:half]}…{text[1 - half :]}"
@@ -154,7 +154,7 @@ def dots(
         value, ends = bars([estimate], within)
         look, hue = marker(name, verifiers), colour(name, verifiers)
         ax.errorbar(value, [place], xerr=ends, fmt=look, color=hue)
-    ax.set_yticks(range(len(rows)), [brief(name, 32) for name, _, _ in rows])
+    ax.set_yticks(range(len(rows)), [brief(name, int(6.5 * width)) for name, _, _ in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlabel(xlabel)
@@ -208,8 +208,10 @@ def names_on(ax: Axes, at: Sequence[float], names: Sequence[str]) -> None:
 
 
 def beside(figure: Figure, columns: int) -> None:
-    """The legend above the axes, where it covers nothing; the figure grows with it."""
+    """The legend above the axes, where it covers nothing, in so many columns if they fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
+    each = 0.45 + 0.065 * max(map(len, names), default=0)  # inches of a handle and of a sign
+    columns = max(1, min(columns, int(figure.get_figwidth() / each)))
     rows = -(-len(names) // columns)
     figure.set_figheight(figure.get_figheight() + 0.17 * max(rows - 2, 0))
     figure.legend(
