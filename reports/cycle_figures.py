@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -179,7 +178,5 @@ def _decisions(summary: Summary) -> str:
 
 def _deepest(summary: Summary, setting: Setting) -> int:
     """Most tokens that a decision accepted there."""
-    here = summary.accepted.filter(
-        (pl.col("topology") == setting.topology) & (pl.col("temperature") == setting.temperature)
-    )
+    here = summary.accepted.filter(topology=setting.topology, temperature=setting.temperature)
     return int(here["num_accepted"].max() or 0)  # type: ignore[arg-type]

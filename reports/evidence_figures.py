@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 import numpy as np
+import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.stats import binom
 
-from reports.document_tables import by_topology
-from reports.documents import Document, Fault
+from reports.documents import Document, by_topology
 from reports.drawing import WIDE, Drawn, Series, axes, beside, brief, colour, dodged, said, spread
 from reports.estimates import LEVEL, ratio
 from reports.losslessness import Text
@@ -57,7 +57,12 @@ def _histograms(run: str, texts: Sequence[Text], source: str) -> Drawn:
         figure.supylabel("tokens in a cell", fontsize=8)
         return figure
 
-    outside = "; ".join(f"{label(t.verifier)}: {_outside(t)} of {PIT_CELLS}" for t in texts)
+    counts = {text.verifier: text.counts for text in texts}
+    bands = {text.verifier: _band(text) for text in texts}
+    outside = "; ".join(
+        f"{label(name)}: {sum((counts[name] < low) | (counts[name] > high))} of {PIT_CELLS}"
+        for name, (low, high) in bands.items()
+    )
     return Drawn(
         f"{slug(run)}-pit",
         f"PIT values of the text ({run})",
@@ -77,11 +82,6 @@ def _band(text: Text) -> tuple[float, float]:
     tail = (1 - BAND) / (2 * PIT_CELLS)
     low, high = binom.ppf([tail, 1 - tail], int(text.counts.sum()), 1 / PIT_CELLS)
     return float(low), float(high)
-
-
-def _outside(text: Text) -> int:
-    low, high = _band(text)
-    return int(((text.counts < low) | (text.counts > high)).sum())
 
 
 def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
@@ -165,14 +165,14 @@ def optimum_figure(document: Document) -> Drawn:
     )
 
 
-def fault_figure(faults: Sequence[Fault], path: str) -> Drawn:
+def fault_figure(faults: pl.DataFrame, path: str) -> Drawn:
     """Cycles at which planted faults were caught, against the cycles they were allowed."""
-    caught = [f for f in faults if f.verdict == "BIASED" and f.layer == "L3" and f.used]
+    sampled = faults.drop_nulls(["n used", "n allowed"])
+    caught = sampled.filter(verdict="BIASED", layer="L3")
+    used, allowed = caught["n used"].to_list(), caught["n allowed"].to_list()
 
     def draw() -> Figure:
         figure, ax = axes(height=2.9)
-        used = [fault.used or 1 for fault in caught]
-        allowed = [fault.allowed or 1 for fault in caught]
         ends = [min(used) / 2, max(allowed) * 2]
         ax.plot(ends, ends, color="black", linewidth=0.8, label="all that was allowed")
         ax.plot(
@@ -194,7 +194,7 @@ def fault_figure(faults: Sequence[Fault], path: str) -> Drawn:
         beside(figure, 2)
         return figure
 
-    late = sum((fault.used or 0) > (fault.allowed or 0) for fault in caught)
+    late = sum(n > most for n, most in zip(used, allowed, strict=True))
     return Drawn(
         "faults",
         "Planted faults: caught at n against predicted n",

@@ -45,21 +45,14 @@ def markdown(table: Table) -> str:
 
 def comma_separated(table: Table) -> str:
     """The table for programmes: full precision, an error in a column of its own."""
-    with_error = [
-        any(isinstance(row[k], Amount) and not row[k].exact for row in table.rows)  # type: ignore[union-attr]
-        for k in range(len(table.columns))
-    ]
+    columns: list[list[str]] = []
+    for name, *cells in zip(table.columns, *table.rows, strict=True):
+        columns.append([name, *(_full(c.value) if isinstance(c, Amount) else c for c in cells)])
+        if any(isinstance(cell, Amount) and not cell.exact for cell in cells):
+            errors = (_full(c.error) if isinstance(c, Amount) else "" for c in cells)
+            columns.append([f"{name} (standard error)", *errors])
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    heads: list[str] = []
-    for name, error in zip(table.columns, with_error, strict=True):
-        heads += [name, f"{name} (standard error)"] if error else [name]
-    writer.writerow(heads)
-    for row in table.rows:
-        line: list[str] = []
-        for cell, error in zip(row, with_error, strict=True):
-            line += _plain(cell, error)
-        writer.writerow(line)
+    csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
     return buffer.getvalue()
 
 
@@ -111,11 +104,8 @@ def _md(text: str) -> str:
     return MARKDOWN.sub(r"\\\g<0>", text.replace("\n", " "))
 
 
-def _plain(cell: Cell, error: bool) -> list[str]:
-    if isinstance(cell, str):
-        return [cell, ""] if error else [cell]
-    numbers = [cell.value, cell.error] if error else [cell.value]
-    return ["" if isnan(x) else f"{x:.12g}" for x in numbers]
+def _full(number: float) -> str:
+    return "" if isnan(number) else f"{number:.12g}"
 
 
 def _tex(text: str) -> str:

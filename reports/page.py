@@ -47,6 +47,8 @@ def write(report: Report, folder: Path, command: str) -> None:
     Raises:
         ReportError: the folder cannot be written, or holds something that is no report.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ReportError(f"{visible(str(folder))} is a file; the report needs a folder.")
     made = not folder.exists()
     unfinished = folder / UNFINISHED
     try:

@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reports import compare
-from reports.document_tables import (
+from reports.documents import (
+    FAULTS,
+    Documents,
     fault_table,
     gate_table,
     optimum_table,
+    read_faults,
+    read_toy_optima,
+    theorem_command,
     theorem_table,
 )
-from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
 from reports.drawing import Drawn
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
@@ -126,12 +130,11 @@ def build(
 
 def _check_names(*kinds: Sequence[str]) -> None:
     """Refuse what would overwrite a file of the same report."""
-    for names in kinds:
-        for name, times in Counter(names).items():
-            if times > 1:
-                raise ReportError(
-                    f"two parts of the report would be named {name}; rename the folder of a run."
-                )
+    for name, times in (item for names in kinds for item in Counter(names).items()):
+        if times > 1:
+            raise ReportError(
+                f"two parts of the report would be named {name}; rename the folder of a run."
+            )
 
 
 def _read(runs: Sequence[Run], say: Callable[[str], None]) -> list[Summary]:
@@ -167,10 +170,7 @@ def _run_section(summary: Summary) -> Section:
         ("target", str(config["target"])),
         ("drafter", f"{drafter.get('kind', '?')} {drafter.get('model', '')}".strip()),
         ("rows", f"{run.rows:,} in {rows_of(run)}"),
-        (
-            "texts",
-            f"{prompts} prompts, {config['tokens']} tokens a text",
-        ),
+        ("texts", f"{prompts} prompts, {config['tokens']} tokens a text"),
         ("settings", "; ".join(map(str, summary.settings))),
         ("seeds", ", ".join(map(str, config["seeds"]))),
         ("device", run.device),
@@ -211,7 +211,7 @@ def _document_sections(documents: Documents) -> list[Section]:
             theorem_table(document, f"theorems-{number}" if many else "theorems")
             for number, document in enumerate(documents.theorems, 1)
         )
-        command = "python -m gpu_runs.theorems --runs <run folder> --json <file>"
+        command = "; ".join(map(theorem_command, documents.theorems))
         sections.append(Section("theorems", "Theorems on a real model", (), command, tables, ()))
     if documents.gates:
         table = gate_table(documents.gates)

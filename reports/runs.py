@@ -160,7 +160,8 @@ def _record(path: Path) -> dict[str, Any]:
             f"{path} is missing: without it nobody can say what the rows come from."
         ) from error
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ReportError(f"{path} is no run's record ({error}).") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ReportError(f"{path} is no run's record ({why}).") from error
     if config["mode"] not in ("paired", "decoding"):
         raise ReportError(f"{path}: mode is {config['mode']!r}; paired and decoding are known.")
     return record

@@ -234,16 +234,9 @@ def _check_texts(run: Run, texts: pl.DataFrame) -> None:
             )
 
 
-def prompt_sums(
-    frame: pl.DataFrame, above: str, below: str, **where: object
-) -> Mapping[str, tuple[float, float]]:
-    """Prompt -> the sums of two columns, where other columns have these values."""
-    for name, value in where.items():
-        frame = frame.filter(pl.col(name) == value)
-    rows: Iterable[tuple[str, str, float, float]] = (
-        frame.group_by("category", "prompt_id")
-        .agg(pl.col(above).sum().alias("above"), pl.col(below).sum().alias("below"))
-        .sort("category", "prompt_id")
-        .iter_rows()
-    )
+def prompt_sums(frame: pl.DataFrame, above: str, below: str) -> Mapping[str, tuple[float, float]]:
+    """Prompt -> the sums of two columns."""
+    sums = (pl.col(above).sum().alias("above"), pl.col(below).sum().alias("below"))
+    grouped = frame.group_by("category", "prompt_id").agg(sums).sort("category", "prompt_id")
+    rows: Iterable[tuple[str, str, float, float]] = grouped.iter_rows()
     return {f"{c}/{p}": (float(y), float(n)) for c, p, y, n in rows if n}

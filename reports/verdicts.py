@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from reports.document_tables import finding_verdict
-from reports.documents import Documents, Fault
+import polars as pl
+
+from reports.documents import Documents, finding_verdict
 from reports.estimates import ROUNDING, quotient
 from reports.losslessness import Text
 from reports.measures import acceptance_change, speed, unpaired
@@ -116,7 +117,7 @@ def text_verdicts(found: Sequence[Text]) -> Iterator[Verdict]:
         )
 
 
-def document_verdicts(documents: Documents, faults: Sequence[Fault]) -> Iterator[Verdict]:
+def document_verdicts(documents: Documents, faults: pl.DataFrame) -> Iterator[Verdict]:
     """What theorem reports, certifications and the fault catalogue say."""
     for document in documents.theorems:
         words = [finding_verdict(row) for row in document.content["findings"]]
@@ -126,14 +127,14 @@ def document_verdicts(documents: Documents, faults: Sequence[Fault]) -> Iterator
     for gate in documents.gates:
         verdict, name = gate.content["verdict"], label(str(gate.content["verifier"]))
         yield Verdict(f"{name}: {verdict} on toys.", "gate", verdict == "CERTIFIED")
-    bad = [f for f in faults if (f.kind == "look-alike") != (f.verdict == "CERTIFIED")]
-    if bad:
-        what = f"{len(bad)} rows of the fault catalogue are wrong, first {bad[0].name}."
-        yield Verdict(what, "faults", False)
+    alike = pl.col("kind") == "look-alike"
+    bad = faults.filter(alike != (pl.col("verdict") == "CERTIFIED"))["name"]
+    if len(bad):
+        what = f"{len(bad)} rows of the fault catalogue are wrong, first {bad[0]}."
     else:
-        names = len({f.name for f in faults if f.kind != "look-alike"})
+        names = faults.filter(~alike)["name"].n_unique()
         what = f"The certification noticed {names} planted faults of {names}."
-        yield Verdict(what, "faults", True)
+    yield Verdict(what, "faults", not len(bad))
 
 
 def notes(summaries: Sequence[Summary], figures: Iterable[str]) -> Iterator[str]:
@@ -158,7 +159,8 @@ def _against_configuration(summary: Summary) -> Iterator[str]:
     """Notes on settings with fewer prompts than the run asked for, or that it did not ask for."""
     name, categories = summary.run.name, len(summary.categories)
     asked = {
-        Setting(setting["topology"], float(setting["temperature"])): setting["prompts"] * categories
+        Setting(setting["topology"], float(setting["temperature"])): int(setting["prompts"])
+        * categories
         for setting in summary.run.config["settings"]
     }
     behind = [

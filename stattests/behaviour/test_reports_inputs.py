@@ -139,7 +139,7 @@ def without_settings(folder: Path) -> None:
         (with_cut_lists, ("entropy", "one number a token")),
         (with_a_doubled_row_in_a_lost_one_s_place, ("doubled",)),
         (with_a_text_twice_in_another_category, ("doubled",)),
-        (without_settings, ("run.json is no run's record", "temperature")),
+        (without_settings, ("run.json is no run's record", "'temperature' is missing")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -248,7 +248,8 @@ def test_a_folder_that_is_no_report_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").rename(output / "figures" / "mine.txt")
     refused(report(folder, output=output), "figures/mine.txt")
     (output / "figures" / "mine.txt").rename(output / "mine.txt")
-    refused(report(folder, output=output / "mine.txt"), "cannot be written")
+    refused(report(folder, output=output / "mine.txt"), "is a file")
+    refused(report(folder, output=output / "mine.txt" / "out"), "cannot be written")
 
 
 def test_json_that_is_broken_is_refused_and_other_json_noted(tmp_path: Path) -> None:
