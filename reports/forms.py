@@ -62,23 +62,25 @@ def latex(table: Table) -> str:
     for k, (name, width) in enumerate(zip(table.columns, _widths(table), strict=True)):
         side = "r" if numeric(table, k) else "l"
         kinds.append(rf"p{{{width:.2f}\linewidth}}" if width else side)
-        lines = r"\\".join(map(_tex, wrap(name, HEAD)))
+        lines = r"\\".join(map(_tex, wrap(name, LINE if width else HEAD, break_long_words=False)))
         heads.append(rf"\shortstack[{side}]{{{lines}}}")
     rows = [
         [_tex_cell(cell, broken=kind[0] == "p") for cell, kind in zip(row, kinds, strict=True)]
         for row in table.rows
     ]
+    # Rows of several lines stand apart.
+    end = r" \tabularnewline" + (r"\addlinespace[2pt]" if any(_widths(table)) else "")
     return "\n".join(
         (
             r"\begin{table*}",
             r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}",
-            rf"\caption{{{_tex(table.title)}. {_tex(table.caption)}}}",
+            rf"\caption{{{_tex(table.title)}. {_tex(table.caption)}}}\smallskip",
             rf"\label{{tab:{table.name}}}",
             rf"\begin{{tabular}}{{{''.join(kinds)}}}",
             r"\toprule",
             " & ".join(heads) + r" \tabularnewline",
             r"\midrule",
-            *(" & ".join(row) + r" \tabularnewline" for row in rows),
+            *(" & ".join(row) + end for row in rows),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table*}",
@@ -122,8 +124,10 @@ def _tex(text: str) -> str:
 def _tex_cell(cell: Cell, *, broken: bool) -> str:
     if isinstance(cell, str) or not isfinite(cell.value):
         return (r"\raggedright " if broken else "") + _tex(shown(cell))
-    text = cell.text(r"{}_{{\pm {}}}").replace(",", "{,}").replace("%", r"\%")
-    return "$" + text.replace("n/a", r"\mathrm{n/a}") + "$"
+    text = cell.text(r"{}_{{\pm {}}}")
+    for sign, set_as in ((",", "{,}"), ("%", r"\%"), ("x", r"\times"), ("n/a", r"\mathrm{n/a}")):
+        text = text.replace(sign, set_as)
+    return f"${text}$"
 
 
 def _widths(table: Table) -> list[float]:

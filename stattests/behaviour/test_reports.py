@@ -203,15 +203,9 @@ def browser(tmp_path: Path) -> list[str]:
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), "")
     if not found:
         pytest.skip("no Chromium here: apt-get install chromium")
-    options = (
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "hide-scrollbars",
-        "enable-logging=stderr",
-        "v=0",
-    )
-    options += ("dump-dom", "virtual-time-budget=5000", f"user-data-dir={tmp_path / 'profile'}")
+    options = ["headless=new", "no-sandbox", "disable-gpu", "hide-scrollbars", "v=0"]
+    options += ["enable-logging=stderr", "dump-dom", "virtual-time-budget=5000"]
+    options.append(f"user-data-dir={tmp_path / 'profile'}")
     return [found, *(f"--{option}" for option in options)]
 
 
