@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -97,6 +98,9 @@ def notes(matched: Sequence[tuple[Summary, Summary]]) -> Iterator[str]:
                 yield f"{name}: {key} was {was!r} and is {now!r}: not the same experiment."
         if before.run.device != after.run.device:
             yield f"{name}: the devices differ; times do not compare."
+        for key, what in (("prompts", "texts behind prompts"), ("fingerprints", "weights of")):
+            if other := _others(before.run.record.get(key), after.run.record.get(key)):
+                yield f"{name}: other {what} {', '.join(other)}: not the same experiment."
         old, new = set(before.settings), set(after.settings)
         for words, only in (("gone", old - new), ("new", new - old)):
             if only:
@@ -116,7 +120,6 @@ def change_table(found: Sequence[Change], matched: Sequence[tuple[Summary, Summa
     timed = any(change.speedup for change in found)
     rows: list[tuple[Cell, ...]] = []
     for one in found:
-        low, high = one.change.interval()
         times: list[Cell] = []
         if timed:
             times = [amount(one.speedup, digits=2, suffix="x") if one.speedup else ""]
@@ -128,7 +131,7 @@ def change_table(found: Sequence[Change], matched: Sequence[tuple[Summary, Summa
                 amount(one.before),
                 amount(one.after),
                 amount(one.change, signed=True),
-                f"{low:+.3f} to {high:+.3f}" if isfinite(low) else "unknown",
+                one.change.span(),
                 *times,
                 count(one.change.prompts),
                 verdict(one.change, level),
@@ -205,6 +208,13 @@ def improved(found: Sequence[Change]) -> str:
     kinds = ("longer", "shorter", "no change seen", "the same", "one prompt")
     seen = ", ".join(f"{words.count(kind)} {kind}" for kind in kinds if kind in words)
     return f"Against the runs before: {seen or 'nothing to compare'}, of {len(found)} comparisons."
+
+
+def _others(was: Any, now: Any) -> list[str]:
+    """The names that stand for something else on the other side."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return []
+    return sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
 
 
 def _prompts(summary: Summary) -> set[str]:

@@ -239,4 +239,4 @@ def prompt_sums(frame: pl.DataFrame, above: str, below: str) -> Mapping[str, tup
     sums = (pl.col(above).sum().alias("above"), pl.col(below).sum().alias("below"))
     grouped = frame.group_by("category", "prompt_id").agg(sums).sort("category", "prompt_id")
     rows: Iterable[tuple[str, str, float, float]] = grouped.iter_rows()
-    return {f"{c}/{p}": (float(y), float(n)) for c, p, y, n in rows if n}
+    return {f"{c!r}, {p!r}": (float(y), float(n)) for c, p, y, n in rows if n}

@@ -12,7 +12,7 @@ from reports.measures import (
     milliseconds,
     speed,
 )
-from reports.names import BASELINE, PLAIN, category_label, label, slug
+from reports.names import BASELINE, PLAIN, category_label, label, slug, visible
 from reports.runs import TIMES, rows_of
 from reports.summaries import Setting, Summary
 from reports.table import Amount, Cell, Table, amount, count
@@ -64,7 +64,7 @@ def grid_table(summary: Summary) -> Table:
         changes = [acceptance_change(summary, *pair, setting) for pair in pairs]
         rows.append(
             (
-                setting.topology,
+                visible(setting.topology),
                 f"{setting.temperature:g}",
                 *map(amount, lengths),
                 *(amount(change, signed=True) for change in changes),
@@ -77,7 +77,7 @@ def grid_table(summary: Summary) -> Table:
         "temperature",
         *map(label, summary.verifiers),
         *(f"{label(ours)} - {label(theirs)}" for ours, theirs in pairs),
-        "cycles each",
+        "cycles each" if summary.run.paired else "cycles at most",
         "prompts",
     )
     return Table(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import polars as pl
 
@@ -59,10 +58,9 @@ def length_verdicts(summary: Summary | None) -> Iterator[Verdict]:
         low, high = change.interval()
         same = low <= 0 <= high or abs(change.value) < ROUNDING
         seen = "no difference seen" if same else "a difference"
-        span = f"{low:+.3f} to {high:+.3f}" if isfinite(low) else "unknown: one prompt"
         yield Verdict(
-            f"{label(ours)} - {label(theirs)}, {setting}: {change.value:+.3f} tokens a cycle"
-            f" (95% interval {span}; {seen}; {change.prompts} prompts, {summary.run.name}).",
+            f"{label(ours)} - {label(theirs)}, {setting}: {change.value:+.3f} tokens a cycle (95%"
+            f" interval {change.span()}; {seen}; {change.prompts} prompts, {summary.run.name}).",
             anchor(summary.run),
         )
 
@@ -78,9 +76,7 @@ def speed_verdicts(summaries: Sequence[Summary]) -> Iterator[Verdict]:
             continue
         gains = {name: quotient(speed(summary, name, setting), plain) for name in summary.verifiers}
         seen = ", ".join(
-            f"{label(name)} {gain.value:.2f}x ({low:.2f} to {high:.2f})"
-            if isfinite((low := gain.interval()[0]) + (high := gain.interval()[1]))
-            else f"{label(name)} {gain.value:.2f}x (one prompt: no interval)"
+            f"{label(name)} {gain.value:.2f}x ({gain.span('.2f')})"
             for name, gain in gains.items()
             if gain.n
         )

@@ -242,6 +242,10 @@ def test_a_comparison_says_what_became_longer(tmp_path: Path) -> None:
     write_run(tmp_path / "old" / "run", rows(settings=settings, prompts=8))
     better = GAIN | {"univer": GAIN["univer"] + 0.3}
     write_run(tmp_path / "new" / "run", rows(settings=settings, prompts=8, gain=better), tokens=9)
+    for side, mark in (("old", 1), ("new", 2)):
+        record = json.loads((tmp_path / side / "run" / "run.json").read_text())
+        marks = {"prompts": {"qa-0": mark, "qa-1": 0}, "fingerprints": {"drafter": mark}}
+        (tmp_path / side / "run" / "run.json").write_text(json.dumps(record | marks))
     command = [str(tmp_path / "new"), "-o", str(tmp_path / "out")]
     done = CliRunner().invoke(main, [*command, "--against", str(tmp_path / "old")])
     assert done.exit_code == 0, done.output
@@ -252,6 +256,8 @@ def test_a_comparison_says_what_became_longer(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "index.html").read_text()
     assert "1 longer, 3 the same, of 4 comparisons" in page
     assert "tokens was 8 and is 9" in page
+    assert "other texts behind prompts qa-0: not the same experiment" in page
+    assert "other weights of drafter: not the same experiment" in page
 
 
 @pytest.mark.parametrize("spec", ["2x5", "3x3", "chain:4", "eagle", "[[0], [1], [0, 0]]"])

@@ -185,6 +185,28 @@ def test_a_row_that_cannot_be_is_refused(tmp_path: Path, column: str, value: obj
     refused(report(folder, output=tmp_path / "out"), "5 deep" if value in (5.5, 6) else column)
 
 
+def test_prompts_are_told_apart_whatever_their_names(tmp_path: Path) -> None:
+    """a/b of category c is not b of category c/a: eight cycles of two texts are all counted."""
+    frame = rows(settings=ONE, prompts=1, cycles=4, verifiers=("univer",))
+    names = {"qa": ("c", "a/b"), "mt_bench": ("c/a", "b")}
+    texts = [
+        frame.filter(category=old).with_columns(category=pl.lit(new), prompt_id=pl.lit(prompt))
+        for old, (new, prompt) in names.items()
+    ]
+    done = report(write_run(tmp_path / "run", pl.concat(texts)), output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    lengths = pl.read_csv(tmp_path / "out" / "tables" / "lengths-run-2x5-T-1.csv")
+    means = [1 + text["expected_accepted"].to_numpy().mean() for text in texts]
+    assert lengths["average"][0] == pytest.approx(sum(means) / 2)
+
+
+def test_parts_without_rows_are_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=1), parts=1)
+    path = folder / "part-0-0.parquet"
+    pl.read_parquet(path).head(0).write_parquet(path)
+    refused(report(folder, output=tmp_path / "out"), "holds no rows")
+
+
 def test_columns_and_parts_of_another_version_do_not_matter(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=2))
     path = folder / "part-0-1.parquet"
