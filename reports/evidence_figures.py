@@ -115,7 +115,7 @@ def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
         f"The e-test along the run ({run})",
         f"Lines of log10 E over tokens, alarm at {texts[0].alarm:.1f}. {ends}.",
         "E is what a bet against losslessness has made of 1: it must not reach the alarm, whenever"
-        " one looks.",
+        " one looks. A line breaks off where E is infinite: the law rules a token out.",
         draw,
         (source,),
     )

@@ -52,8 +52,8 @@ class Axis:
 
 
 def _children(setting: Setting) -> str | None:
-    arity = branching(setting.topology)
-    return arity and f"{arity} children a node, T = {setting.temperature:g}"  # type: ignore[return-value]
+    arity, known = branching(setting.topology), shape(setting.topology)
+    return f"{arity} children a node, T = {setting.temperature:g}" if arity and known else None
 
 
 AXES = (

@@ -25,29 +25,30 @@ KEY = ["verifier", "topology", "temperature", "category", "prompt_id"]
 CHECKED = ("first", "last", "numbers", "longest")  # of a text, for checks alone
 IMPOSSIBLE = -1  # the cell of a token that its law gives probability 0
 GIVEN = (*KEY, "unit", "seed", "cycle")
-_length = pl.col("pit").list.len()
+_tokens, _driven = pl.col("pit").list.len(), pl.col("drives_text")
+_accepted, _times = pl.col("num_accepted"), pl.col(TIMES)
+_not_driven = ~_driven & _accepted.is_null()
 RULES = {  # the sentence for a row that breaks it -> the rule; null breaks it
-    f"one of {', '.join(GIVEN)} is not given": pl.all_horizontal(pl.col(GIVEN).is_not_null()),
+    f"one of {', '.join(GIVEN)} is not given": pl.col(GIVEN).is_not_null(),
     "temperature is not a number of 0 or more": pl.col("temperature").is_between(0, MOST),
-    "expected_accepted is not a number of 0 or more": pl.col("expected_accepted").is_between(
-        0, MOST
+    "expected_accepted is not a number of 0 or more": (
+        pl.col("expected_accepted").is_between(0, MOST)
     ),
-    "num_accepted is not 0 or more where drives_text is set, and null elsewhere": pl.when(
-        "drives_text"
-    )
-    .then(pl.col("num_accepted") >= 0)
-    .otherwise(pl.col("num_accepted").is_null() & pl.col("drives_text").is_not_null()),
-    f"one of {', '.join(TIMES)} is not a number of 0 or more": pl.all_horizontal(
-        pl.col(TIMES).is_null() | pl.col(TIMES).is_between(0, MOST)
+    "num_accepted is not 0 or more where drives_text is set, and null elsewhere": (
+        pl.when(_driven).then(_accepted >= 0).otherwise(_not_driven)
     ),
-    f"{', '.join(LISTS)} do not hold one number a token": pl.all_horizontal(
-        pl.col(LISTS).list.drop_nulls().list.len() == _length
+    f"one of {', '.join(TIMES)} is not a number of 0 or more": (
+        _times.is_null() | _times.is_between(0, MOST)
     ),
-    "more tokens are emitted than num_accepted and the next one": _length
-    <= pl.col("num_accepted").fill_null(-1) + 1,
+    f"{', '.join(LISTS)} do not hold one number a token": (
+        pl.col(LISTS).list.drop_nulls().list.len() == _tokens
+    ),
+    "more tokens are emitted than num_accepted and the next one": (
+        _tokens <= _accepted.fill_null(-1) + 1
+    ),
     # Sums see a NaN or an infinity among their terms. An impossible token's log_prob is -infinity.
     "log_prob is neither a number nor -infinity": pl.col("log_prob").list.sum() <= MOST,
-    "entropy or log_prob_variance is not a number": pl.all_horizontal(
+    "entropy or log_prob_variance is not a number": (
         pl.col("entropy", "log_prob_variance").list.sum().is_finite()
     ),
 }
@@ -198,9 +199,8 @@ def _surprise(rows: pl.LazyFrame) -> pl.DataFrame:
 
 def _check_rows(run: Run, rows: pl.LazyFrame) -> None:
     taken = TIMES[:2] if run.paired else TIMES
-    given = pl.all_horizontal(pl.col(taken).is_not_null())
-    rules = RULES | {f"one of {', '.join(taken)} is not given": given}
-    rules = {words: rule.fill_null(False) for words, rule in rules.items()}
+    given = {f"one of {', '.join(taken)} is not given": pl.col(taken).is_not_null()}
+    rules = {words: pl.all_horizontal(r).fill_null(False) for words, r in (RULES | given).items()}
     kept = rows.select(rule.all().alias(words) for words, rule in rules.items())
     for words, everywhere in kept.collect(engine="streaming").row(0, named=True).items():
         if not everywhere:
