@@ -216,7 +216,7 @@ def optimum_table(document: Document) -> Table:
     return Table(
         "toy-optima",
         "Distance to the whole-tree optimum on toys",
-        ("topology", *names, "optimum - UniVer", "largest", "toys"),
+        ("topology", *names, "optimum - UniVer", "largest difference", "toys"),
         tuple(rows),
         f"Tokens a cycle, the next token counted; exact for each toy ({document.content['vocab']}"
         f" tokens, draft law {document.content['drafting']}); ± is the standard error over toys.",
