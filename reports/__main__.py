@@ -8,11 +8,9 @@ from pathlib import Path
 import click
 
 from reports.documents import read_documents
-from reports.errors import ReportError
-from reports.page import INDEX, prepare, write
-from reports.places import report_command, shown_path
+from reports.page import INDEX, write
 from reports.report import build
-from reports.runs import find
+from reports.runs import ReportError, find, report_command, shown_path
 
 INTERRUPTED = 130  # the exit code that shells give a program ended by Ctrl-C
 
@@ -44,7 +42,7 @@ def main(folders: tuple[Path, ...], output: Path, against: tuple[Path, ...]) -> 
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        click.echo("interrupted; the report is not whole.", err=True)
+        click.echo("interrupted; no report was written.", err=True)
         sys.exit(INTERRUPTED)
 
 
@@ -57,7 +55,6 @@ def make(folders: list[Path], output: Path, against: list[Path]) -> None:
     runs, beside = find(folders)
     before = find(against)[0] if against else []
     report = build(runs, read_documents(beside), before, say)
-    prepare(output)
     say(f"drawing {len(report.figures)} figures, writing {len(report.tables)} tables ...")
     write(report, output, report_command(folders, output, against))
     for note in report.notes:

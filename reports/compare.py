@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from reports.drawing import COLUMN, Drawn, axes, colour, marker
-from reports.errors import ReportError
+from reports.drawing import COLUMN, INTERVALS, WIDE, Drawn, dots
 from reports.estimates import LEVEL, ROUNDING, Estimate, difference, quotient
 from reports.measures import ERRORS, acceptance_length, speed
 from reports.names import label
-from reports.places import rows_of
+from reports.runs import ReportError, rows_of
 from reports.summaries import Setting, Summary
 from reports.table import Cell, Table, amount, count
 
@@ -97,8 +96,11 @@ def notes(matched: Sequence[tuple[Summary, Summary]]) -> Iterator[str]:
             was, now = before.run.config.get(key), after.run.config.get(key)
             if was != now and key not in FREE:
                 yield f"{name}: {key} was {was!r} and is {now!r}: not the same experiment."
-        if before.run.record.get("device") != after.run.record.get("device"):
+        if before.run.device != after.run.device:
             yield f"{name}: the devices differ; times do not compare."
+        for key, what in (("prompts", "texts behind prompts"), ("fingerprints", "weights of")):
+            if other := _others(before.run.record.get(key), after.run.record.get(key)):
+                yield f"{name}: other {what} {', '.join(other)}: not the same experiment."
         old, new = set(before.settings), set(after.settings)
         for words, only in (("gone", old - new), ("new", new - old)):
             if only:
@@ -118,7 +120,6 @@ def change_table(found: Sequence[Change], matched: Sequence[tuple[Summary, Summa
     timed = any(change.speedup for change in found)
     rows: list[tuple[Cell, ...]] = []
     for one in found:
-        low, high = one.change.interval()
         times: list[Cell] = []
         if timed:
             times = [amount(one.speedup, digits=2, suffix="x") if one.speedup else ""]
@@ -130,7 +131,7 @@ def change_table(found: Sequence[Change], matched: Sequence[tuple[Summary, Summa
                 amount(one.before),
                 amount(one.after),
                 amount(one.change, signed=True),
-                f"{low:+.3f} to {high:+.3f}" if isfinite(low) else "unknown",
+                one.change.span(),
                 *times,
                 count(one.change.prompts),
                 verdict(one.change, level),
@@ -182,22 +183,9 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
     ]
 
     def draw() -> Figure:
-        figure, ax = axes(COLUMN + (1.8 if several else 0.8), 0.8 + 0.19 * len(found))
-        ax.axvline(0, color="black", linewidth=0.8)
-        for place, one in enumerate(found):
-            half = one.change.half()
-            ax.errorbar(
-                [one.change.value],
-                [place],
-                xerr=[half if isfinite(half) else 0.0],
-                fmt=marker(one.verifier),
-                color=colour(one.verifier),
-            )
-        ax.set_yticks(range(len(found)), places)
-        ax.set_ylim(len(found) - 0.5, -0.5)
-        ax.xaxis.set_major_locator(MaxNLocator(5))
-        ax.set_xlabel("after - before, tokens a cycle\n(the next token counted in both)")
-        return figure
+        rows = [(place, one.verifier, one.change) for place, one in zip(places, found, strict=True)]
+        label_ = "after - before, tokens a cycle\n(the next token counted in both)"
+        return dots(rows, label_, width=WIDE if several else COLUMN + 0.8)[0]
 
     words = "; ".join(
         f"{place} {one.change.value:+.3f}" for place, one in zip(places, found, strict=True)
@@ -206,7 +194,7 @@ def change_figure(found: Sequence[Change], table: Table) -> Drawn:
         "comparison",
         "What changed in acceptance length",
         f"Dots with intervals around a line at zero. {words}.",
-        f"Bars: {LEVEL:.0%} intervals, paired and clustered by prompt.",
+        f"{INTERVALS} Differences are paired by prompt.",
         draw,
         table.sources,
         wide=several,
@@ -220,6 +208,13 @@ def improved(found: Sequence[Change]) -> str:
     kinds = ("longer", "shorter", "no change seen", "the same", "one prompt")
     seen = ", ".join(f"{words.count(kind)} {kind}" for kind in kinds if kind in words)
     return f"Against the runs before: {seen or 'nothing to compare'}, of {len(found)} comparisons."
+
+
+def _others(was: Any, now: Any) -> list[str]:
+    """The names that stand for something else on the other side."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return []
+    return sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
 
 
 def _prompts(summary: Summary) -> set[str]:

@@ -1,4 +1,4 @@
-"""What other commands have written: theorem reports, gate reports, the fault catalogue, toy optima.
+"""What other commands have written, and its tables: theorems, gates, planted faults, toy optima.
 
 A JSON file is known by its keys; one that is nothing of ours is left out with a note.
 """
@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
-from reports.errors import ReportError
-from reports.names import LABELS, ordered
+import polars as pl
+
+from reports.names import LABELS, label, ordered
+from reports.runs import ReportError, shown_path
+from reports.table import Amount, Cell, Table, count
 
 HERE = Path(__file__).parent
 TOY_OPTIMA = HERE / "data" / "toy_optima.json"
 FAULTS = HERE.parent / "docs" / "FAULTS_CAUGHT.md"
 THEOREM_KEYS = ("target", "drafter", "plan", "held", "findings")
+COLUMNS = ("greedy", "univer", "optimum")
+FINDING = ("claim", "found", "bound", "n", "unit", "holds")
 GATE_KEYS = ("verifier", "verdict", "guarantee", "budget", "results")
-FAULT_COLUMNS = ("name", "kind", "exact TV", "layer", "verdict", "n used", "n allowed")
+FAULT_COLUMNS = ("name", "kind", "layer", "verdict", "n used", "n allowed")
 
 
 @dataclass(frozen=True)
@@ -40,33 +48,20 @@ class Documents:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A row of the fault catalogue.
-
-    name, kind, layer, verdict: as printed there.
-    tv: its exact TV; None where it has none.
-    used, allowed: cycles; None where nothing was sampled.
-    """
-
-    name: str
-    kind: str
-    layer: str
-    verdict: str
-    tv: float | None
-    used: int | None
-    allowed: int | None
-
-
 def read_documents(paths: Sequence[Path]) -> Documents:
     """The theorem and gate reports among these JSON files."""
     theorems, gates, notes = [], [], []
     for path in paths:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ReportError(f"{path} cannot be read as JSON ({error}).") from error
         if _has(content, THEOREM_KEYS):
+            findings, plan = content["findings"], content["plan"]
+            if not (isinstance(findings, list) and all(map(_is_finding, findings))):
+                raise ReportError(f"{path} is no whole theorem report: a finding is not one.")
+            if not isinstance(plan, dict):
+                raise ReportError(f"{path} is no whole theorem report: its plan is not one.")
             theorems.append(Document(path, content))
         elif _has(content, GATE_KEYS):
             gates.append(Document(path, content))
@@ -77,32 +72,22 @@ def read_documents(paths: Sequence[Path]) -> Documents:
     return Documents(tuple(theorems), tuple(gates), tuple(notes))
 
 
-def read_faults(path: Path = FAULTS) -> list[Fault]:
-    """The rows of docs/FAULTS_CAUGHT.md.
+def read_faults(path: Path = FAULTS) -> pl.DataFrame:
+    """The rows of docs/FAULTS_CAUGHT.md; the numbers of cycles are null where none was sampled.
 
     Raises:
         ReportError: it is not there or not that table.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read ({error.strerror}).") from error
-    rows = [_split(line) for line in lines if line.startswith("| ")]
-    if not rows or not set(FAULT_COLUMNS) <= set(rows[0]):
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{path} cannot be read ({error}).") from error
+    cells = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in lines if line.startswith("| ")]
+    if not cells or not set(FAULT_COLUMNS) <= set(cells[0]) or len(set(map(len, cells))) > 1:
         raise ReportError(f"{path} is not the table that `python -m stattests.faults` writes.")
-    named = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    return [
-        Fault(
-            row["name"],
-            row["kind"],
-            row["layer"],
-            row["verdict"],
-            float(row["exact TV"]) if row["exact TV"] else None,
-            _whole(row["n used"]),
-            _whole(row["n allowed"]),
-        )
-        for row in named
-    ]
+    faults = pl.DataFrame(cells[1:], schema=cells[0], orient="row")
+    cycles = pl.col("n used", "n allowed").str.replace_all(",", "")
+    return faults.with_columns(cycles.cast(pl.Int64, strict=False))
 
 
 def read_toy_optima(path: Path = TOY_OPTIMA) -> Document:
@@ -126,9 +111,122 @@ def _has(content: Any, keys: Sequence[str]) -> bool:
     return isinstance(content, dict) and set(keys) <= set(content)
 
 
-def _split(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+def _is_finding(row: Any) -> bool:
+    whole = _has(row, FINDING)
+    return whole and isinstance(row["n"], int) and isinstance(row["holds"], bool)
 
 
-def _whole(text: str) -> int | None:
-    return int(text.replace(",", "")) if text else None
+def theorem_table(document: Document, name: str) -> Table:
+    """One row a checked statement; `name` is that of the table's files."""
+    content = document.content
+    rows = tuple(
+        (
+            str(row["claim"]),
+            str(row["found"]),
+            str(row["bound"]),
+            f"{row['n']:,} {row['unit']}",
+            finding_verdict(row),
+        )
+        for row in content["findings"]
+    )
+    return Table(
+        name,
+        f"Theorems on {content['target']}'s trees and text, drafter {content['drafter']}"
+        f" ({document.path.name})",
+        ("claim", "found", "must be", "looked at", "holds"),
+        rows,
+        "Tokens a cycle are differences, so that the next token, which is counted, drops out."
+        " 'open': not decided, because too little was looked at; it is not a pass.",
+        (shown_path(document.path),),
+    )
+
+
+def theorem_command(document: Document) -> str:
+    """The command that wrote the report, as far as it says it."""
+    plan = document.content["plan"]
+    words = [f"--parts {','.join(map(str, plan['parts']))}"] if plan.get("parts") else []
+    words += [f"--{key} {plan[key]}" for key in ("trees", "cycles") if key in plan]
+    words += [f"--runs {run}" for run in plan.get("runs", ())]
+    return " ".join(("python -m gpu_runs.theorems", *words, f"--json {shown_path(document.path)}"))
+
+
+def finding_verdict(row: dict[str, object]) -> str:
+    """As the theorem command says it: yes, open or NO."""
+    return "yes" if row["holds"] else "open" if row.get("undecided") else "NO"
+
+
+def gate_table(gates: Sequence[Document]) -> Table:
+    """One row a certification."""
+    rows = tuple(
+        (
+            label(str(gate.content["verifier"])),
+            str(gate.content["verdict"]),
+            str(gate.content["budget"]),
+            str(gate.content["guarantee"]),
+            str(gate.content.get("replay", "")),
+        )
+        for gate in gates
+    )
+    return Table(
+        "gate",
+        "Certification of the verifiers on toys",
+        ("verifier", "verdict", "budget", "what it means", "command"),
+        rows,
+        "Judged on the joint law of all emitted tokens, the next token counted.",
+        tuple(shown_path(gate.path) for gate in gates),
+    )
+
+
+def fault_table(faults: pl.DataFrame, path: str) -> Table:
+    """Kind x how often it was noticed, and by which layer."""
+    rows: list[tuple[Cell, ...]] = []
+    for (kind,), group in faults.group_by("kind", maintain_order=True):
+        noticed = group.filter(pl.col("verdict").is_in(["BIASED", "BROKEN"]))
+        layers = ", ".join(f"{layer} {n}" for layer, n in Counter(group["layer"]).items())
+        names = (count(frame["name"].n_unique()) for frame in (group, noticed))
+        rows.append((str(kind), *names, layers))
+    return Table(
+        "faults",
+        "Planted faults and correct look-alikes",
+        ("kind", "verifiers", "noticed", "judged by layer"),
+        tuple(rows),
+        "Every fault must be noticed, no look-alike may be. Layers: Lx, exact probing; edges,"
+        " scripted thresholds; L3, the sampled e-test; pairs, independence; length, the mean length"
+        " claimed; contract, answers that are refused. The law judged is that of all emitted"
+        " tokens, the next token counted.",
+        (path,),
+    )
+
+
+def optimum_table(document: Document) -> Table:
+    """Topology x Greedy, UniVer, the optimum, and what UniVer leaves."""
+    rows: list[tuple[Cell, ...]] = []
+    for topology, toys in by_topology(document).items():
+        gap = [toy["optimum"] - toy["univer"] for toy in toys]
+        rows.append(
+            (
+                topology,
+                *(Amount(1 + mean(toy[name] for toy in toys), exact=True) for name in COLUMNS),
+                Amount(mean(gap), stdev(gap) / sqrt(len(gap)), digits=4),
+                Amount(max(gap), digits=4, exact=True),
+                count(len(toys)),
+            )
+        )
+    names = (*map(label, COLUMNS[:2]), COLUMNS[2])
+    return Table(
+        "toy-optima",
+        "Distance to the whole-tree optimum on toys",
+        ("topology", *names, "optimum - UniVer", "largest difference", "toys"),
+        tuple(rows),
+        f"Tokens a cycle, the next token counted; exact for each toy ({document.content['vocab']}"
+        f" tokens, draft law {document.content['drafting']}); ± is the standard error over toys.",
+        (shown_path(document.path),),
+    )
+
+
+def by_topology(document: Document) -> dict[str, list[dict[str, float]]]:
+    """Topology -> its toys, in the order of the file."""
+    grouped: dict[str, list[dict[str, float]]] = {}
+    for row in document.content["rows"]:
+        grouped.setdefault(row["topology"], []).append(row)
+    return grouped

@@ -56,6 +56,16 @@ class Estimate:
         half = self.half(level)
         return self.value - half, self.value + half
 
+    def span(self, form: str = "+.3f") -> str:
+        """The interval in words.
+
+        Example:
+            >>> ratio({"a": (2.0, 2.0)}).span()
+            'unknown: one prompt'
+        """
+        low, high = self.interval()
+        return f"{low:{form}} to {high:{form}}" if isfinite(low) else "unknown: one prompt"
+
     def half(self, level: float = LEVEL) -> float:
         """Half the interval's length."""
         if not isfinite(self.error):

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from reports.names import LABELS, label, ordered
-from reports.places import rows_of
+from reports.runs import rows_of
 from reports.summaries import IMPOSSIBLE, LOOKS, Summary
 from reports.table import Amount, Table, count
 from stattests.budget import ALPHA_RUN, BETA, LENGTH_SIGMAS, PIT_CELLS
@@ -125,10 +125,11 @@ def losslessness_table(found: Sequence[Text], summaries: Sequence[Summary]) -> T
             "verdict",
         ),
         rows,
-        f"Every emitted token, the next token counted. Randomised PIT in {PIT_CELLS} cells, e-test:"
-        f" false alarms at most {ALPHA_RUN:g} in the whole table, TV shown with power"
-        f" {1 - BETA:g}. Surprisal less entropy is 0 on average along a lossless text; the alarm is"
-        f" at {LENGTH_SIGMAS:g} standard errors.",
+        "Every emitted token, the next token counted. Randomised PIT (probability integral"
+        f" transform) in {PIT_CELLS} cells, e-test: false alarms at most {ALPHA_RUN:g} in the whole"
+        f" table, TV (total variation distance) shown with power {1 - BETA:g}. Surprisal less"
+        " entropy is 0 on average along a lossless text; the alarm is at"
+        f" {LENGTH_SIGMAS:g} standard errors.",
         tuple(rows_of(summary.run) for summary in summaries),
     )
 

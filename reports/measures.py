@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import polars as pl
 
 from reports.estimates import Estimate, difference, ratio
 from reports.names import PLAIN, label
-from reports.summaries import TIMES, Setting, Summary, prompt_sums
+from reports.runs import TIMES
+from reports.summaries import Setting, Summary, prompt_sums
 
 NEXT_TOKEN = 1.0
-ERRORS = "± is the standard error, clustered by prompt"
+ERRORS = "± is the standard error, clustered by prompt (n/a: a single prompt has none)"
 
 
 def acceptance_length(
@@ -34,7 +36,7 @@ def acceptance_length(
     """
     above, below = ("expected", "cycles") if summary.run.paired else ("accepted", "decided")
     where = {} if category is None else {"category": category}
-    sums = prompt_sums(_of(summary, verifier, setting), above, below, **where)
+    sums = prompt_sums(_of(summary, verifier, setting).filter(**where), above, below)
     kept = {name: pair for name, pair in sums.items() if prompts is None or name in prompts}
     return ratio(kept, NEXT_TOKEN)
 
@@ -112,18 +114,17 @@ def unpaired(summary: Summary) -> list[str]:
 def _share(
     summary: Summary, verifier: str, setting: Setting, among: pl.Expr, all_: pl.Expr
 ) -> Estimate:
-    counted = summary.accepted.with_columns(
+    counted = summary.accepted.filter(**_where(verifier, setting)).with_columns(
         pl.when(among & all_).then("count").otherwise(0).alias("above"),
         pl.when(all_).then("count").otherwise(0).alias("below"),
     )
-    return ratio(prompt_sums(counted, "above", "below", **_where(verifier, setting)))
+    return ratio(prompt_sums(counted, "above", "below"))
 
 
 def _of(summary: Summary, verifier: str, setting: Setting) -> pl.DataFrame:
-    where = _where(verifier, setting)
-    return summary.prompts.filter(*(pl.col(name) == value for name, value in where.items()))
+    return summary.prompts.filter(**_where(verifier, setting))
 
 
-def _where(verifier: str, setting: Setting) -> dict[str, object]:
+def _where(verifier: str, setting: Setting) -> dict[str, Any]:
     topology = "none" if verifier == PLAIN else setting.topology
     return {"verifier": verifier, "topology": topology, "temperature": setting.temperature}

@@ -23,12 +23,20 @@ CATEGORIES = {
     "math_reasoning": "Math",
     "rag": "RAG",
 }
+NOT_THEIRS = ("", *LABELS.values())
+SLUG = 120  # signs of a file's name, which must stay far below 255
+MOST_NODES = 1 << 20  # no larger tree is drawn
 EAGLE_NODES, EAGLE_DEPTH = 25, 5  # drafted nodes and depth of EAGLE-1's default tree
 
 
 def label(verifier: str) -> str:
-    """The verifier's name for people; an unknown one's is its own."""
-    return LABELS.get(verifier, verifier)
+    """The verifier's name for people; an unknown one's is its own, told apart from a known one's.
+
+    Example:
+        >>> label("univer"), label("mine"), label("UniVer")
+        ('UniVer', 'mine', "'UniVer'")
+    """
+    return LABELS.get(verifier) or (repr(verifier) if verifier in NOT_THEIRS else visible(verifier))
 
 
 def category_label(category: str) -> str:
@@ -38,7 +46,17 @@ def category_label(category: str) -> str:
         >>> category_label("qa"), category_label("long_form")
         ('QA', 'long form')
     """
-    return CATEGORIES.get(category, category.replace("_", " "))
+    return CATEGORIES.get(category, visible(category.replace("_", " ")))
+
+
+def visible(text: str) -> str:
+    r"""The text without what cannot be seen: control characters, changes of direction, line ends.
+
+    Example:
+        >>> visible("one\ntwo")
+        'one?two'
+    """
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def ordered(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -59,18 +77,21 @@ def shape(topology: str) -> tuple[int, int] | None:
     Example:
         >>> shape("2x3"), shape("chain:5"), shape("[[0], [1], [0, 0]]"), shape("mine")
         ((14, 3), (5, 5), (3, 2), None)
+        >>> shape("9x999999")  # too many to be counted
     """
     if topology == "eagle":
         return EAGLE_NODES, EAGLE_DEPTH
-    if match := re.fullmatch(r"chain:(\d+)", topology):
-        return int(match[1]), int(match[1])
-    if match := re.fullmatch(r"(\d+)x(\d+)", topology):
-        branching, depth = int(match[1]), int(match[2])
-        return sum(branching**level for level in range(1, depth + 1)), depth
+    if arity := branching(topology):
+        depth = int(re.split("[:x]", topology)[1])
+        if arity == 1:
+            return (depth, depth) if depth <= MOST_NODES else None
+        levels = range(1, min(depth, MOST_NODES.bit_length()) + 1)
+        nodes = sum(arity**level for level in levels)
+        return (nodes, depth) if nodes <= MOST_NODES else None
     try:
         paths = json.loads(topology)
         return len(paths), max(map(len, paths))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
@@ -81,18 +102,17 @@ def branching(topology: str) -> int | None:
         >>> branching("2x5"), branching("chain:3"), branching("eagle")
         (2, 1, None)
     """
-    if topology.startswith("chain:"):
-        return 1
-    match = re.fullmatch(r"(\d+)x(\d+)", topology)
-    return int(match[1]) if match else None
+    match = re.fullmatch(r"(?:(chain):|(\d{1,9})x)\d{1,9}", topology)
+    return (1 if match[1] else int(match[2])) if match else None
 
 
 def slug(text: str) -> str:
-    """The text as part of a file's name; lists, which lose their brackets, keep a mark of theirs.
+    """The text as part of a file's name; what loses signs or its end keeps a mark of them.
 
     Example:
         >>> slug("smollm2 2x5 T=0.6"), slug("[[0],[1]]"), slug("[[0,1]]")
         ('smollm2-2x5-T0.6', '0-1-216a51bf', '0-1-ae54b3f0')
     """
-    mark = f"-{crc32(text.encode()):08x}" if "[" in text else ""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace("=", "")).strip("-") + mark
+    short = re.sub(r"[^A-Za-z0-9._]+", "-", text.replace("=", "")).strip("-")
+    whole = len(short) <= SLUG and not re.search(r"[^A-Za-z0-9._ ,:=-]", text)
+    return short if whole else f"{short[:SLUG]}-{crc32(text.encode()):08x}"

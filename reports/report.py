@@ -7,21 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reports import compare
-from reports.document_tables import (
+from reports.documents import (
+    FAULTS,
+    Documents,
     fault_table,
     gate_table,
     optimum_table,
+    read_faults,
+    read_toy_optima,
+    theorem_command,
     theorem_table,
 )
-from reports.documents import FAULTS, Documents, read_faults, read_toy_optima
 from reports.drawing import Drawn
-from reports.errors import ReportError
 from reports.evidence_figures import fault_figure, optimum_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
-from reports.notes import not_shown, notes
-from reports.places import rows_of, run_command, shown_path
 from reports.run_figures import run_figures
-from reports.runs import Run
+from reports.runs import ReportError, Run, rows_of, run_command, shown_path
 from reports.summaries import Summary, summarise
 from reports.table import Table
 from reports.tables import run_tables
@@ -30,6 +31,8 @@ from reports.verdicts import (
     anchor,
     document_verdicts,
     length_verdicts,
+    not_shown,
+    notes,
     speed_verdicts,
     text_verdicts,
 )
@@ -127,12 +130,11 @@ def build(
 
 def _check_names(*kinds: Sequence[str]) -> None:
     """Refuse what would overwrite a file of the same report."""
-    for names in kinds:
-        for name, times in Counter(names).items():
-            if times > 1:
-                raise ReportError(
-                    f"two parts of the report would be named {name}; rename the folder of a run."
-                )
+    for name, times in (item for names in kinds for item in Counter(names).items()):
+        if times > 1:
+            raise ReportError(
+                f"two parts of the report would be named {name}; rename the folder of a run."
+            )
 
 
 def _read(runs: Sequence[Run], say: Callable[[str], None]) -> list[Summary]:
@@ -161,16 +163,17 @@ def _comparison(
 
 def _run_section(summary: Summary) -> Section:
     run, config = summary.run, summary.run.config
+    prompts = summary.prompts["prompt_id"].n_unique()
     drafter = config["drafter"]
     facts = (
         ("mode", "paired: all verifiers in each context" if run.paired else "decoding"),
         ("target", str(config["target"])),
         ("drafter", f"{drafter.get('kind', '?')} {drafter.get('model', '')}".strip()),
-        ("rows", f"{run.rows:,} in {len(run.parts)} files, {rows_of(run)}"),
-        ("texts", f"{summary.prompts['prompt_id'].n_unique()} prompts, {config['tokens']} tokens"),
+        ("rows", f"{run.rows:,} in {rows_of(run)}"),
+        ("texts", f"{prompts} prompts, {config['tokens']} tokens a text"),
         ("settings", "; ".join(map(str, summary.settings))),
         ("seeds", ", ".join(map(str, config["seeds"]))),
-        ("device", str(run.record.get("device", "not said"))),
+        ("device", run.device),
         ("code", str(run.record.get("git_revision", "not said"))),
     )
     return Section(
@@ -208,7 +211,7 @@ def _document_sections(documents: Documents) -> list[Section]:
             theorem_table(document, f"theorems-{number}" if many else "theorems")
             for number, document in enumerate(documents.theorems, 1)
         )
-        command = "python -m gpu_runs.theorems --runs <run folder> --json <file>"
+        command = "; ".join(map(theorem_command, documents.theorems))
         sections.append(Section("theorems", "Theorems on a real model", (), command, tables, ()))
     if documents.gates:
         table = gate_table(documents.gates)

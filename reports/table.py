@@ -1,10 +1,7 @@
-"""A table as values, and the forms in which it is written: Markdown, CSV, LaTeX (booktabs)."""
+"""A table as values: its cells, and how a number is shown with its error."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
 
@@ -31,16 +28,16 @@ class Amount:
     suffix: str = ""
     exact: bool = False
 
-    def text(self, plus_minus: str = "±") -> str:
-        """The amount for people."""
+    def text(self, form: str = "{} ± {}") -> str:
+        """The amount for people; `form` joins number and error."""
         if not isfinite(self.value):
             return NOTHING if isnan(self.value) else "infinite"
         sign = "+" if self.signed else ""
-        number = f"{self.value:{sign},.{self.digits}f}"
+        number = f"{self.value:{sign}z,.{self.digits}f}"
         if self.exact:
             return f"{number}{self.suffix}"
         error = "n/a" if isnan(self.error) else f"{self.error:.{self.digits}f}"
-        return f"{number} {plus_minus} {error}{self.suffix}"
+        return form.format(number, error) + self.suffix
 
 
 Cell = str | Amount
@@ -90,100 +87,6 @@ def shown(cell: Cell) -> str:
     return cell.text() if isinstance(cell, Amount) else cell or NOTHING
 
 
-def markdown(table: Table) -> str:
-    """The table in GitHub's form, with its title and caption."""
-    align = ["---", *("---:" if numeric(table, k) else "---" for k in range(1, len(table.columns)))]
-    lines = [table.columns, align, *([shown(cell) for cell in row] for row in table.rows)]
-    body = "\n".join("| " + " | ".join(_escaped_bar(c) for c in line) + " |" for line in lines)
-    sources = ", ".join(f"`{source}`" for source in table.sources)
-    return f"**{table.title}**\n\n{body}\n\n{table.caption}\nFrom {sources}.\n"
-
-
-def comma_separated(table: Table) -> str:
-    """The table for programmes: full precision, an error in a column of its own."""
-    with_error = [
-        any(isinstance(row[k], Amount) and not row[k].exact for row in table.rows)  # type: ignore[union-attr]
-        for k in range(len(table.columns))
-    ]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    header: list[str] = []
-    for name, error in zip(table.columns, with_error, strict=True):
-        header += [name, f"{name} (standard error)"] if error else [name]
-    writer.writerow(header)
-    for row in table.rows:
-        line: list[str] = []
-        for cell, error in zip(row, with_error, strict=True):
-            line += _plain(cell, error)
-        writer.writerow(line)
-    return buffer.getvalue()
-
-
-def latex(table: Table) -> str:
-    r"""The table for a paper; it needs \usepackage{booktabs}."""
-    columns = "l" + "".join("r" if numeric(table, k) else "l" for k in range(1, len(table.columns)))
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(table.title)}. {_tex(table.caption)}}}",
-        rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(map(_tex, table.columns)) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_tex_cell, row)) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-FORMS: dict[str, Callable[[Table], str]] = {
-    "md": markdown,
-    "csv": comma_separated,
-    "tex": latex,
-}
-
-
 def numeric(table: Table, column: int) -> bool:
     """Whether a column holds numbers, which are set to the right."""
-    cells: Sequence[Cell] = [row[column] for row in table.rows]
-    return any(isinstance(cell, Amount) for cell in cells)
-
-
-def _plain(cell: Cell, error: bool) -> list[str]:
-    if isinstance(cell, str):
-        return [cell, ""] if error else [cell]
-    numbers = [cell.value, cell.error] if error else [cell.value]
-    return ["" if isnan(x) else f"{x:.12g}" for x in numbers]
-
-
-def _escaped_bar(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
-
-
-TEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "±": r"$\pm$",
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(TEX.get(sign, sign) for sign in text)
-
-
-def _tex_cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return _tex(cell or NOTHING)
-    text = cell.text(r"\pm").replace(",", "{,}").replace("%", r"\%")
-    if text == NOTHING:
-        return text
-    if not isfinite(cell.value):
-        return text
-    return "$" + text.replace("n/a", r"\mathrm{n/a}") + "$"
+    return any(isinstance(row[column], Amount) for row in table.rows)

@@ -12,9 +12,9 @@ from reports.measures import (
     milliseconds,
     speed,
 )
-from reports.names import BASELINE, PLAIN, category_label, label, slug
-from reports.places import rows_of
-from reports.summaries import TIMES, Setting, Summary
+from reports.names import BASELINE, PLAIN, category_label, label, slug, visible
+from reports.runs import TIMES, rows_of
+from reports.summaries import Setting, Summary
 from reports.table import Amount, Cell, Table, amount, count
 
 TOKENS = "Tokens a cycle, the next token counted"
@@ -59,12 +59,12 @@ def grid_table(summary: Summary) -> Table:
     """Setting x verifier, and the differences that matter most."""
     pairs = [pair for pair in PAIRS if set(pair) <= set(summary.verifiers)]
     rows: list[tuple[Cell, ...]] = []
-    for setting in sorted(summary.settings, key=lambda s: (s.temperature != 1.0, -s.temperature)):
+    for setting in summary.settings:
         lengths = [acceptance_length(summary, name, setting) for name in summary.verifiers]
         changes = [acceptance_change(summary, *pair, setting) for pair in pairs]
         rows.append(
             (
-                setting.topology,
+                visible(setting.topology),
                 f"{setting.temperature:g}",
                 *map(amount, lengths),
                 *(amount(change, signed=True) for change in changes),
@@ -77,7 +77,7 @@ def grid_table(summary: Summary) -> Table:
         "temperature",
         *map(label, summary.verifiers),
         *(f"{label(ours)} - {label(theirs)}" for ours, theirs in pairs),
-        "cycles each",
+        "cycles each" if summary.run.paired else "cycles at most",
         "prompts",
     )
     return Table(
@@ -115,7 +115,7 @@ def speed_table(summary: Summary, setting: Setting) -> Table:
         )
     return Table(
         slug(f"speed-{summary.run.name}-{setting}"),
-        f"Speed: {summary.run.name}, {setting}, {summary.run.record.get('device', 'device ?')}",
+        f"Speed: {summary.run.name}, {setting}, {summary.run.device}",
         (
             "way of decoding",
             "acceptance length",
@@ -132,11 +132,13 @@ def speed_table(summary: Summary, setting: Setting) -> Table:
 
 def run_tables(summary: Summary) -> Iterable[Table]:
     """All tables of a run, the one to look at first leading."""
-    yield from (lengths_table(summary, setting) for setting in summary.settings)
+    head = summary.head
+    settings = [head, *(setting for setting in summary.settings if setting != head)]
+    yield from (lengths_table(summary, setting) for setting in settings)
     if len(summary.settings) > 1:
         yield grid_table(summary)
     if not summary.run.paired:
-        yield from (speed_table(summary, setting) for setting in summary.settings)
+        yield from (speed_table(summary, setting) for setting in settings)
 
 
 def _present(summary: Summary, setting: Setting) -> list[str]:

@@ -1,20 +1,29 @@
-"""The lines at the page's top: what the files say, in a sentence each."""
+"""The page's sentences: verdicts, what must be known about the runs, what is not shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
-from reports.document_tables import finding_verdict
-from reports.documents import Documents, Fault
+import polars as pl
+
+from reports.documents import Documents, finding_verdict
 from reports.estimates import ROUNDING, quotient
 from reports.losslessness import Text
-from reports.measures import acceptance_change, speed
-from reports.names import PLAIN, label, slug
+from reports.measures import acceptance_change, speed, unpaired
+from reports.names import BASELINE, PLAIN, label, slug
 from reports.runs import Run
-from reports.summaries import Summary
+from reports.summaries import Setting, Summary
 from stattests.budget import BETA
+
+KINDS = {  # end of a figure's name -> why it may be missing
+    "by-depth": "against depth: no run has two depths of one branching and temperature",
+    "by-size": "against tree size: no run has two sizes at one temperature",
+    "by-temperature": "against temperature: no run has two temperatures of one topology",
+    "by-category": "by category: no run has two categories",
+    "univer-less-greedy": "of UniVer - Greedy: no run has both",
+    "times": "of the time split: there is no decoding run",
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def length_verdicts(summary: Summary | None) -> Iterator[Verdict]:
     if summary is None:
         yield Verdict("No row has a tree: no acceptance length is shown.", "losslessness")
         return
-    setting = summary.settings[0]
+    setting = summary.head
     for ours, theirs in (("univer", "greedy"), ("univer", "rrsw")):
         if not {ours, theirs} <= set(summary.verifiers):
             continue
@@ -49,10 +58,9 @@ def length_verdicts(summary: Summary | None) -> Iterator[Verdict]:
         low, high = change.interval()
         same = low <= 0 <= high or abs(change.value) < ROUNDING
         seen = "no difference seen" if same else "a difference"
-        span = f"{low:+.3f} to {high:+.3f}" if isfinite(low) else "unknown: one prompt"
         yield Verdict(
-            f"{label(ours)} - {label(theirs)}, {setting}: {change.value:+.3f} tokens a cycle"
-            f" (95% interval {span}; {seen}; {change.prompts} prompts, {summary.run.name}).",
+            f"{label(ours)} - {label(theirs)}, {setting}: {change.value:+.3f} tokens a cycle (95%"
+            f" interval {change.span()}; {seen}; {change.prompts} prompts, {summary.run.name}).",
             anchor(summary.run),
         )
 
@@ -62,18 +70,19 @@ def speed_verdicts(summaries: Sequence[Summary]) -> Iterator[Verdict]:
     for summary in summaries:
         if summary.run.paired or not summary.verifiers:
             continue
-        setting = summary.settings[0]
+        setting = summary.head
         plain = speed(summary, PLAIN, setting)
         if not plain.n:
             continue
+        gains = {name: quotient(speed(summary, name, setting), plain) for name in summary.verifiers}
         seen = ", ".join(
-            f"{label(name)} {quotient(speed(summary, name, setting), plain).value:.2f}x"
-            for name in summary.verifiers
+            f"{label(name)} {gain.value:.2f}x ({gain.span('.2f')})"
+            for name, gain in gains.items()
+            if gain.n
         )
-        device = summary.run.record.get("device", "a device that is not said")
         yield Verdict(
-            f"Tokens a second against plain decoding, {setting}, on {device}: {seen}"
-            f" ({summary.run.name}).",
+            f"Tokens a second against plain decoding, {setting}, on {summary.run.device}: {seen};"
+            f" 95% intervals; below 1x is slower ({summary.run.name}).",
             anchor(summary.run),
         )
 
@@ -104,7 +113,7 @@ def text_verdicts(found: Sequence[Text]) -> Iterator[Verdict]:
         )
 
 
-def document_verdicts(documents: Documents, faults: Sequence[Fault]) -> Iterator[Verdict]:
+def document_verdicts(documents: Documents, faults: pl.DataFrame) -> Iterator[Verdict]:
     """What theorem reports, certifications and the fault catalogue say."""
     for document in documents.theorems:
         words = [finding_verdict(row) for row in document.content["findings"]]
@@ -112,13 +121,75 @@ def document_verdicts(documents: Documents, faults: Sequence[Fault]) -> Iterator
         good = False if "NO" in words else None if "open" in words else True
         yield Verdict(f"Theorems ({document.path.name}): {counts}.", "theorems", good)
     for gate in documents.gates:
-        verdict, name = gate.content["verdict"], label(gate.content["verifier"])
+        verdict, name = gate.content["verdict"], label(str(gate.content["verifier"]))
         yield Verdict(f"{name}: {verdict} on toys.", "gate", verdict == "CERTIFIED")
-    bad = [f for f in faults if (f.kind == "look-alike") != (f.verdict == "CERTIFIED")]
-    if bad:
-        what = f"{len(bad)} rows of the fault catalogue are wrong, first {bad[0].name}."
-        yield Verdict(what, "faults", False)
+    alike = pl.col("kind") == "look-alike"
+    bad = faults.filter(alike != (pl.col("verdict") == "CERTIFIED"))["name"]
+    if len(bad):
+        what = f"{len(bad)} rows of the fault catalogue are wrong, first {bad[0]}."
     else:
-        names = len({f.name for f in faults if f.kind != "look-alike"})
+        names = faults.filter(~alike)["name"].n_unique()
         what = f"The certification noticed {names} planted faults of {names}."
-        yield Verdict(what, "faults", True)
+    yield Verdict(what, "faults", not len(bad))
+
+
+def notes(summaries: Sequence[Summary], figures: Iterable[str]) -> Iterator[str]:
+    """All notes on these runs and on figures that are not there."""
+    names = list(figures)
+    for summary in summaries:
+        yield from unpaired(summary)
+        yield from _against_configuration(summary)
+        yield from _starts(summary.run)
+        if summary.verifiers and BASELINE not in summary.verifiers:
+            yield (
+                f"{summary.run.name} has no {label(BASELINE)} rows: no change against it is shown."
+            )
+    if len({str((s.run.config["target"], s.run.config["drafter"])) for s in summaries}) > 1:
+        yield "The runs have different targets or drafters: they are shown apart, never pooled."
+    for kind, why in KINDS.items():
+        if not any(name.endswith(kind) for name in names):
+            yield f"No figure {why}."
+
+
+def _against_configuration(summary: Summary) -> Iterator[str]:
+    """Notes on settings with fewer prompts than the run asked for, or that it did not ask for."""
+    name, categories = summary.run.name, len(summary.categories)
+    asked = {
+        Setting(setting["topology"], float(setting["temperature"])): int(setting["prompts"])
+        * categories
+        for setting in summary.run.config["settings"]
+    }
+    behind = [
+        f"{setting}: {has} of {wanted} prompts"
+        for setting, wanted in asked.items()
+        if (has := summary.counts.get(setting, 0)) < wanted
+    ]
+    if behind:
+        yield f"{name} is not finished: {'; '.join(behind)}."
+    if others := [str(setting) for setting in summary.settings if setting not in asked]:
+        yield f"{name}: its configuration does not name {'; '.join(others)}."
+
+
+def _starts(run: Run) -> Iterator[str]:
+    """A note on a run that went on elsewhere."""
+    earlier = run.record.get("earlier")
+    starts = [*(earlier if isinstance(earlier, list) else []), run.record]
+    for key, what in (("device", "devices"), ("git_revision", "versions of the code")):
+        seen = dict.fromkeys(str(start.get(key)) for start in starts if isinstance(start, dict))
+        if len(seen) > 1:
+            yield f"{run.name} was computed on several {what}: {', '.join(seen)}."
+
+
+def not_shown(found: Sequence[Text], runs: Sequence[Run]) -> list[str]:
+    """What these files cannot say."""
+    devices = sorted({run.device for run in runs})
+    reach = max((text.reach for text in found if text.verdict == "passed"), default=1.0)
+    return [
+        f"Biases of real text below a TV of {reach:.2f}: these runs have too few tokens for that;"
+        " certification on toys sees smaller ones.",
+        f"Other models, drafters and machines: times are of {', '.join(devices)}.",
+        "That a longer acceptance length is faster: it depends on the machine; see tokens a second"
+        " where a decoding run is shown.",
+        "Differences between settings: they have different prompts, except in the figures that say"
+        " which prompts all points share.",
+    ]

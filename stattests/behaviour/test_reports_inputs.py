@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from errno import ENOSPC
+from math import inf, nan
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +15,9 @@ from click.testing import CliRunner, Result
 pytest.importorskip("matplotlib", reason="the extra `reports` is not installed")
 pytest.importorskip("jinja2", reason="the extra `reports` is not installed")
 
+from reports import page
 from reports.__main__ import main
+from reports.runs import LISTS
 from stattests.behaviour.synthetic_runs import SETTINGS, rows, write_run
 
 ONE = SETTINGS[:1]
@@ -95,6 +99,28 @@ def with_impossible_pit_values(folder: Path) -> None:
     frame.with_columns(pl.col("pit").list.eval(pl.element() + 1)).write_parquet(path)
 
 
+def with_cut_lists(folder: Path) -> None:
+    path = folder / "part-0-0.parquet"
+    pl.read_parquet(path).with_columns(pl.col("entropy").list.head(0)).write_parquet(path)
+
+
+def with_a_doubled_row_in_a_lost_one_s_place(folder: Path) -> None:
+    path = folder / "part-0-0.parquet"
+    cycle = pl.when(pl.col("cycle") == 2).then(1).otherwise("cycle").cast(pl.Int32)
+    pl.read_parquet(path).with_columns(cycle.alias("cycle")).write_parquet(path)
+
+
+def with_a_text_twice_in_another_category(folder: Path) -> None:
+    frame = pl.read_parquet(folder / "part-0-0.parquet")
+    frame.with_columns(category=pl.lit("other")).write_parquet(folder / "part-1-0.parquet")
+
+
+def without_settings(folder: Path) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["settings"] = [{"topology": "2x5"}]
+    (folder / "run.json").write_text(json.dumps(record))
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -110,6 +136,10 @@ def with_impossible_pit_values(folder: Path) -> None:
         (with_another_mode, ("mode is 'other'",)),
         (with_lengths_that_are_none, ("expected_accepted", "not a number")),
         (with_impossible_pit_values, ("PIT",)),
+        (with_cut_lists, ("entropy", "one number a token")),
+        (with_a_doubled_row_in_a_lost_one_s_place, ("doubled",)),
+        (with_a_text_twice_in_another_category, ("doubled",)),
+        (without_settings, ("run.json is no run's record", "'temperature' is missing")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -122,10 +152,105 @@ def test_a_spoiled_run_is_refused(
     assert not (tmp_path / "out" / "index.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("temperature", nan),
+        ("expected_accepted", -1.0),
+        ("expected_accepted", 5.5),  # deeper than the tree
+        ("num_accepted", -1),
+        ("num_accepted", 6),
+        ("num_accepted", None),
+        ("target_ms", nan),
+        ("target_ms", inf),
+        ("target_ms", -1.0),
+        ("keep_ms", None),
+        ("cycle", None),
+        ("prompt_id", None),
+        ("drives_text", None),
+        ("log_prob", [nan]),
+        ("entropy", [inf]),
+        ("pit", [0.5] * 8),  # more tokens than were accepted
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_is_refused(tmp_path: Path, column: str, value: object) -> None:
+    frame = rows("decoding", settings=ONE, prompts=2)
+    here = (pl.col("verifier") == "greedy") & (pl.col("cycle") == 1)
+    bad = pl.lit(value, frame.schema[column])
+    if isinstance(value, list) and column != "pit":
+        bad = pl.col("pit").list.eval(pl.lit(value[0]))
+    frame = frame.with_columns(pl.when(here).then(bad).otherwise(column).alias(column))
+    folder = write_run(tmp_path / "run", frame, "decoding", settings=[])
+    refused(report(folder, output=tmp_path / "out"), "5 deep" if value in (5.5, 6) else column)
+
+
+def test_prompts_are_told_apart_whatever_their_names(tmp_path: Path) -> None:
+    """a/b of category c is not b of category c/a: eight cycles of two texts are all counted."""
+    frame = rows(settings=ONE, prompts=1, cycles=4, verifiers=("univer",))
+    names = {"qa": ("c", "a/b"), "mt_bench": ("c/a", "b")}
+    texts = [
+        frame.filter(category=old).with_columns(category=pl.lit(new), prompt_id=pl.lit(prompt))
+        for old, (new, prompt) in names.items()
+    ]
+    done = report(write_run(tmp_path / "run", pl.concat(texts)), output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    lengths = pl.read_csv(tmp_path / "out" / "tables" / "lengths-run-2x5-T-1.csv")
+    means = [1 + text["expected_accepted"].to_numpy().mean() for text in texts]
+    assert lengths["average"][0] == pytest.approx(sum(means) / 2)
+
+
+def test_parts_without_rows_are_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=1), parts=1)
+    path = folder / "part-0-0.parquet"
+    pl.read_parquet(path).head(0).write_parquet(path)
+    refused(report(folder, output=tmp_path / "out"), "holds no rows")
+
+
+def test_columns_and_parts_of_another_version_do_not_matter(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=2))
+    path = folder / "part-0-1.parquet"
+    frame = pl.read_parquet(path)
+    frame.select(reversed(frame.columns)).with_columns(new=pl.lit(1)).write_parquet(path)
+    done = report(folder, output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("topology", ["mine", "9x99999999999", "chain:99999999999", "[[0]]"])
+def test_a_topology_that_is_strange_is_shown(tmp_path: Path, topology: str) -> None:
+    frame = rows(settings=((topology, 1.0),), prompts=1, cycles=2)
+    frame = frame.with_columns(
+        expected_accepted=pl.lit(0.5),
+        num_accepted=pl.col("num_accepted").clip(0, 1),
+        **{name: pl.col(name).list.head(1) for name in LISTS},
+    )
+    done = report(write_run(tmp_path / "run", frame), output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_report_that_cannot_be_finished_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=2))
+    assert report(folder, output=tmp_path / "out").exit_code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
+
+    def full(*_: object) -> str:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(page, "render", full)
+    for output in (tmp_path / "out", tmp_path / "new"):
+        refused(report(folder, output=output), "cannot be written", "No space left")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
+    assert not (tmp_path / "new").exists()
+
+
 def test_places_without_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(report(tmp_path / "empty", output=tmp_path / "out"), "holds no run")
     refused(report(tmp_path / "none", output=tmp_path / "out"), "no folder")
+    (tmp_path / "file").write_text("")
+    refused(report(tmp_path / "file", output=tmp_path / "out"), "no folder")
 
 
 def test_a_run_given_twice_is_refused(tmp_path: Path) -> None:
@@ -140,7 +265,13 @@ def test_a_folder_that_is_no_report_is_not_touched(tmp_path: Path) -> None:
     (output / "mine.txt").write_text("mine")
     refused(report(folder, output=output), "mine.txt", "no part of a report")
     assert [path.name for path in output.iterdir()] == ["mine.txt"]
-    refused(report(folder, output=output / "mine.txt"), "cannot be written")
+    (output / "mine.txt").rename(tmp_path / "mine.txt")
+    assert report(folder, output=output).exit_code == 0
+    (tmp_path / "mine.txt").rename(output / "figures" / "mine.txt")
+    refused(report(folder, output=output), "figures/mine.txt")
+    (output / "figures" / "mine.txt").rename(output / "mine.txt")
+    refused(report(folder, output=output / "mine.txt"), "is a file")
+    refused(report(folder, output=output / "mine.txt" / "out"), "cannot be written")
 
 
 def test_json_that_is_broken_is_refused_and_other_json_noted(tmp_path: Path) -> None:
@@ -149,6 +280,9 @@ def test_json_that_is_broken_is_refused_and_other_json_noted(tmp_path: Path) -> 
     done = report(tmp_path / "all", output=tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "neither a theorem report nor a gate report" in done.output
+    theorems = {"target": "", "drafter": "", "plan": {}, "held": True, "findings": [{}]}
+    (tmp_path / "all" / "x.json").write_text(json.dumps(theorems))
+    refused(report(tmp_path / "all", output=tmp_path / "out"), "x.json", "no whole theorem report")
     (tmp_path / "all" / "x.json").write_text("{")
     refused(report(tmp_path / "all", output=tmp_path / "out"), "x.json")
 
@@ -168,7 +302,10 @@ def test_one_prompt_has_no_error(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", frame)
     done = report(folder, output=tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "n/a" in (tmp_path / "out" / "tables" / "lengths-run-2x5-T-1.md").read_text()
+    lengths = (tmp_path / "out" / "tables" / "lengths-run-2x5-T-1.md").read_text()
+    assert "± n/a" in lengths
+    assert "n/a: a single prompt has none" in lengths
+    assert "unknown: one prompt" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_plain_decoding_alone_has_no_lengths(tmp_path: Path) -> None:
@@ -195,7 +332,7 @@ def test_decoding_with_fewer_texts_is_noted(tmp_path: Path) -> None:
 
 
 def test_topologies_that_are_lists_have_files_of_their_own(tmp_path: Path) -> None:
-    frame = rows(settings=(("[[0],[1]]", 1.0), ("[[0],[0,1]]", 1.0)), prompts=2)
+    frame = rows(settings=(("[[0],[0,0],[0,0,0]]", 1.0), ("[[0,0],[0],[0,0,0]]", 1.0)), prompts=2)
     done = report(write_run(tmp_path / "run", frame), output=tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "out" / "tables").glob("lengths-run-*.csv"))) == 2
@@ -223,6 +360,18 @@ def test_an_unfinished_run_is_noted(tmp_path: Path) -> None:
     done = report(folder, output=tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "run is not finished: 2x5, T = 1: 6 of 27 prompts" in done.output
+
+
+def test_what_the_configuration_does_not_say_is_noted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows(settings=ONE, prompts=2), settings=[])
+    record = json.loads((folder / "run.json").read_text())
+    record["earlier"] = [{"device": "another", "git_revision": record["git_revision"]}]
+    (folder / "run.json").write_text(json.dumps(record))
+    done = report(folder, output=tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "its configuration does not name 2x5, T = 1" in done.output
+    assert "on several devices: another, cpu (test)" in done.output
+    assert "several versions" not in done.output
 
 
 def test_runs_that_do_not_match_are_not_compared(tmp_path: Path) -> None:
