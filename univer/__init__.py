@@ -7,6 +7,7 @@ batch of trees, `stop_law` gives the exact law of that decision.
 from univer.drafting import DRAFTING, DraftTree, draft_children, draft_tree
 from univer.errors import InputError
 from univer.filters import Filters
+from univer.from_logits import verify_logits
 from univer.topology import Topology
 from univer.verifiers import (
     VERIFIERS,
@@ -15,7 +16,6 @@ from univer.verifiers import (
     VerifyOutput,
     stop_law,
     verify,
-    verify_logits,
 )
 
 __version__ = "0.1.0"

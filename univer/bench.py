@@ -23,6 +23,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ from univer import one_tree
 from univer.composition import COMPOSITION
 from univer.drafting import DraftTree, draft_tree
 from univer.filters import Filters
+from univer.from_logits import by_level, verify_logits
 from univer.topology import Topology
-from univer.verifiers import VERIFIERS, by_level, verify, verify_logits
+from univer.verifiers import VERIFIERS, verify
 
 TOPOLOGIES = ("2x5", "3x3", "eagle", "chain:5")
 VOCABULARIES = (32_000, 49_152, 128_256)
@@ -174,16 +176,22 @@ def methods(given: Problem) -> dict[str, Method]:
     }
     if sampler := _chain_sampler(given):
         found["chain sampler"] = sampler
-    for name, verifier in VERIFIERS.items():
-        trees = given.trees[verifier.drafting]
-        found[name] = lambda i, name=name, trees=trees: verify_logits(
-            name, trees[i], given.target, given.draft, uniforms=given.uniforms[i]
-        )
+    for name in VERIFIERS:
+        found[name] = partial(_verify_logits, given, name)
         if batch > 1 and given.target.shape[-1] <= LEVELS_UP_TO:
-            found[f"{name} by level"] = lambda i, rule=verifier, trees=trees: by_level(
-                rule, trees[i], given.target, given.draft, Filters(), given.uniforms[i]
-            )
+            found[f"{name} by level"] = partial(_by_level, given, name)
     return found
+
+
+def _verify_logits(given: Problem, name: str, i: int) -> None:
+    tree = given.trees[VERIFIERS[name].drafting][i]
+    verify_logits(name, tree, given.target, given.draft, uniforms=given.uniforms[i])
+
+
+def _by_level(given: Problem, name: str, i: int) -> None:
+    rule = VERIFIERS[name]
+    tree = given.trees[rule.drafting][i]
+    by_level(rule, tree, given.target, given.draft, Filters(), given.uniforms[i])
 
 
 def _softmax(rows: Tensor) -> Tensor:
@@ -294,7 +302,7 @@ def table(lines: list[Line]) -> Table:
     """The lines, times as ratios to the softmax yardstick."""
     found = Table(
         title="Time over that of `softmax`; in brackets inner nodes read a tree",
-        caption="acc.: mean of sum min(p, q) over inner nodes; by level: the batch's levels together, in float64",
+        caption="acc.: mean of sum min(p, q) over inner nodes; by level: all trees together, float64",
     )
     columns = list(dict.fromkeys(name for line in lines for name in line.milliseconds))
     columns.remove("softmax")
@@ -317,7 +325,10 @@ def table(lines: list[Line]) -> Table:
     return found
 
 
-def _choice(name: str, default: tuple[Any, ...], kind: click.ParamType) -> Any:
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _choice(name: str, default: tuple[Any, ...], kind: click.ParamType[Any]) -> Decorator:
     """An option that may be given several times."""
     return click.option(name, multiple=True, type=kind, default=default, show_default=True)
 

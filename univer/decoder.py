@@ -27,8 +27,9 @@ from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
 from univer.errors import InputError
 from univer.filters import Filters, Shaping
+from univer.from_logits import verify_logits
 from univer.topology import Topology
-from univer.verifiers import Verifier, VerifyOutput, verify, verify_logits
+from univer.verifiers import Verifier, VerifyOutput, verify
 
 # The tokens that a cycle emitted -> those of them that are text, and whether they end it.
 Cut = Callable[[Sequence[int]], tuple[tuple[int, ...], bool]]

@@ -101,14 +101,9 @@ class Tables:
 @lru_cache(maxsize=64)
 def tables(topology: Topology, device: torch.device) -> Tables:
     """The tables of a topology on a device."""
-    inner = topology.internal
-    arity = max(len(topology.children(v)) for v in inner)
-    slots, row_of = [], [-1] * topology.num_nodes
+    shared = indices(topology, device)
     depths: dict[int, list[int]] = {}
-    for row, node in enumerate(inner):
-        *fixed, sampled = topology.children(node)
-        slots.append([*fixed, *[-1] * (arity - 1 - len(fixed)), sampled])
-        row_of[node] = row
+    for node, row in topology.draft_rows.items():
         depths.setdefault(topology.depths[node], []).append(row)
     with torch.inference_mode(False):
 
@@ -116,11 +111,11 @@ def tables(topology: Topology, device: torch.device) -> Tables:
             return torch.tensor(values, dtype=torch.int64, device=device)
 
         return Tables(
-            indices(topology, device),
-            tensor(slots),
-            tensor(row_of),
+            shared,
+            shared.slots.index_select(0, shared.internal.ids),
+            tensor([topology.draft_rows.get(v, -1) for v in range(topology.num_nodes)]),
             tuple(tensor(rows) for _, rows in sorted(depths.items())),
-            tensor(range(len(inner))),
+            tensor(range(len(topology.internal))),
         )
 
 

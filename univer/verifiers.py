@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from univer import one_tree
 from univer.allocation import ALLOCATION
 from univer.composition import (
     COMPOSITION,
@@ -33,13 +32,11 @@ from univer.drafting import DRAFTING, DraftTree, check_tokens
 from univer.errors import (
     InputError,
     check_choice,
-    check_logit_rows,
     check_prob_rows,
     check_rows_shape,
     node_in_tree,
 )
-from univer.filters import Filters
-from univer.indices import Columns, columns, indices, set_columns
+from univer.indices import Columns, columns, indices
 from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
@@ -131,9 +128,10 @@ def _renormalise(probs: Tensor) -> Tensor:
     return probs / total(probs)[..., None]
 
 
-def _check_shapes(
+def check_shapes(
     verifier: str | Verifier, tree: DraftTree, target: Tensor, draft: Tensor, kind: str
 ) -> Verifier:
+    """Check tree and shapes of the rows, `kind` "probs" or "logits"; return the verifier."""
     verifier = resolve(verifier)
     if not isinstance(tree, DraftTree):
         raise InputError(f"tree: expected a DraftTree, got {type(tree).__name__}.")
@@ -147,28 +145,30 @@ def _check_shapes(
 
 
 @dataclass(frozen=True, eq=False)
-class _Laws:
+class Laws:
     """Rows [B, n, V] of probabilities or logits, and how they become laws in float64."""
 
     rows: Tensor
     law: Callable[[Tensor], Tensor]
 
-    def __getitem__(self, trees: slice) -> _Laws:
-        return _Laws(self.rows[trees], self.law)
+    def __getitem__(self, trees: slice) -> Laws:
+        """The laws of some of the trees."""
+        return Laws(self.rows[trees], self.law)
 
     def __call__(self, table: Columns) -> Tensor:
+        """The laws of these columns, [B, n, V]."""
         return self.law(columns(self.rows, table))
 
     def at(self, numbers: Tensor) -> Tensor:
         """One law a tree, [B, V], of its row [B]."""
-        return self.law(_rows_at(self.rows, numbers))
+        return self.law(rows_at(self.rows, numbers))
 
 
 def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
-) -> tuple[Verifier, _Laws, _Laws]:
+) -> tuple[Verifier, Laws, Laws]:
     """Check the input of `verify` and `stop_law`; return the rule and its laws."""
-    verifier = _check_shapes(verifier, tree, target_probs, draft_probs, "probs")
+    verifier = check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     present = present_nodes(tree.tokens)
     everywhere = node_in_tree(range(topology.num_nodes))
@@ -179,13 +179,13 @@ def _check_probs(
     # The draft's rows are not renormalised: the rules do so with what is left of them.
     return (
         verifier,
-        _Laws(target_probs, _renormalise),
-        _Laws(draft_probs, lambda rows: rows.double().contiguous()),
+        Laws(target_probs, _renormalise),
+        Laws(draft_probs, lambda rows: rows.double().contiguous()),
     )
 
 
 def _judge(
-    verifier: Verifier, topology: Topology, tokens: Tensor, target: _Laws, draft: _Laws
+    verifier: Verifier, topology: Topology, tokens: Tensor, target: Laws, draft: Laws
 ) -> Judged:
     return judge(
         topology,
@@ -198,7 +198,7 @@ def _judge(
     )
 
 
-def _rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
+def rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
     """Each tree's row [B, V] of [B, N, V] at its node [B]."""
     first = torch.arange(len(rows), device=nodes.device) * rows.shape[1]
     return rows.reshape(-1, rows.shape[-1]).index_select(0, first + nodes)
@@ -209,8 +209,8 @@ def _rows_together(rows: Tensor) -> int:
     return max(1, (2**19 if rows.device.type == "cpu" else 2**24) // rows.shape[-1])
 
 
-def _decide(
-    verifier: Verifier, tree: DraftTree, target: _Laws, draft: _Laws, uniforms: Tensor
+def decide_by_level(
+    verifier: Verifier, tree: DraftTree, target: Laws, draft: Laws, uniforms: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both: level by level."""
     topology, decisions = tree.topology, []
@@ -238,7 +238,8 @@ def _decide(
     return torch.cat([stop for stop, _ in decisions]), torch.cat([x for _, x in decisions])
 
 
-def _emit(tree: DraftTree, stop: Tensor, next_token: Tensor) -> VerifyOutput:
+def emit(tree: DraftTree, stop: Tensor, next_token: Tensor) -> VerifyOutput:
+    """The output of cycles that stop at these nodes [B] and go on with these tokens [B]."""
     table = indices(tree.topology, stop.device)
     accepted_nodes, num_accepted = (
         part.index_select(0, stop) for part in (table.paths, table.depths)
@@ -295,111 +296,7 @@ def verify(
     verifier, target, draft = _check_probs(verifier, tree, target_probs, draft_probs)
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    return _emit(tree, *_decide(verifier, tree, target, draft, uniforms))
-
-
-def _one_by_one(verifier: Verifier, logits: Tensor, filters: Filters) -> bool:
-    """Whether `verify_logits` goes tree by tree or level by level.
-
-    A core that reads rows of a large vocabulary saves most by reading few of them; many small rows
-    are better read together. float64 stays float64, which is what levels are worked on in.
-    """
-    if logits.device.type != "cpu" or logits.dtype == torch.float64 or filters.greedy:
-        return False
-    if verifier.allocation not in one_tree.RULES:
-        return False
-    return len(logits) == 1 or logits.shape[-1] >= 4096
-
-
-def by_tree(
-    verifier: Verifier,
-    tree: DraftTree,
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    filters: Filters,
-    uniforms: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Where each cycle stops and the token that follows, int64 [B] both: tree after tree."""
-    rule = one_tree.RULES[verifier.allocation]
-    conditional = COMPOSITION[verifier.composition].conditional
-    return one_tree.decide(rule, conditional, tree, target_logits, draft_logits, filters, uniforms)
-
-
-def by_level(
-    verifier: Verifier,
-    tree: DraftTree,
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    filters: Filters,
-    uniforms: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Where each cycle stops and the token that follows, int64 [B] both: level after level."""
-    topology = tree.topology
-    inner = indices(topology, tree.tokens.device).internal
-    if topology.internal:
-        present = present_nodes(tree.tokens)
-        read = torch.zeros_like(present)
-        set_columns(read, inner, columns(present, inner))
-        everywhere = node_in_tree(range(topology.num_nodes))
-        check_logit_rows("target_logits", target_logits, read, everywhere)
-        place = node_in_tree(topology.internal)
-        check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
-    target, draft = (
-        _Laws(logits, lambda rows: filters(rows.double()))
-        for logits in (target_logits, draft_logits)
-    )
-    stop, next_token = _decide(verifier, tree, target, draft, uniforms)
-    check_logit_rows(
-        "target_logits",
-        _rows_at(target_logits, stop),
-        torch.ones_like(stop, dtype=torch.bool),
-        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
-    )
-    return stop, next_token
-
-
-@torch.no_grad()
-def verify_logits(
-    verifier: str | Verifier,
-    tree: DraftTree,
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    *,
-    temperature: float = 1.0,
-    uniforms: Tensor | None = None,
-    generator: torch.Generator | None = None,
-) -> VerifyOutput:
-    """`verify` from logits: the same answer, without a law for a leaf it does not stop at.
-
-    Args:
-        verifier: a name in VERIFIERS or a Verifier.
-        tree: as in `verify`.
-        target_logits: [B, N, V]; any floating dtype, -inf for tokens that cannot come.
-        draft_logits: [B, I, V].
-        temperature: shapes both laws; at 0 both are one-hot on their largest logit.
-        uniforms: as in `verify`.
-        generator: as in `verify`.
-
-    Returns:
-        VerifyOutput, as `verify` with the laws softmax(logits / temperature).
-
-    Raises:
-        InputError: as in `verify`; of the logits, only rows that are read are looked at.
-
-    Example:
-        >>> from univer import DraftTree, Topology
-        >>> tree = DraftTree(Topology.parse("chain:1"), torch.tensor([[0, 1]]))
-        >>> logits = torch.tensor([[[0.0, 2.0, 0.0], [3.0, 0.0, 0.0]]])
-        >>> uniforms = torch.full((1, 3), 0.5, dtype=torch.float64)
-        >>> verify_logits("univer", tree, logits, logits[:, :1], uniforms=uniforms).tokens
-        tensor([[1, 0]])
-    """
-    filters = Filters(temperature)
-    verifier = _check_shapes(verifier, tree, target_logits, draft_logits, "logits")
-    batch, nodes = tree.tokens.shape
-    uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    decide = by_tree if _one_by_one(verifier, target_logits, filters) else by_level
-    return _emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))
+    return emit(tree, *decide_by_level(verifier, tree, target, draft, uniforms))
 
 
 @torch.no_grad()

@@ -109,7 +109,8 @@ def test_lengths_inside_a_tree_are_those_of_trees_drawn_alone(verifier: str) -> 
             lengths: dict[Topology, float] = {TWO: 0.0, star: 0.0}
             for row, chance in enumerate(chances):
                 one = slice(row, row + 1)
-                drawn = Drawn(DraftTree(shape, tokens[one]), rows[0][one], rows[1][one], 0, 0)
+                p, q = (part[one].log() for part in rows)
+                drawn = Drawn(DraftTree(shape, tokens[one]), p, q, Filters(), 0, 0)
                 for small, length in lengths_inside(rule, drawn, (TWO, star)).items():
                     lengths[small] += chance * length
     assert lengths == pytest.approx(found, abs=EXACT)

@@ -158,9 +158,9 @@ def test_one_impossible_token_is_enough() -> None:
     generator = torch.Generator().manual_seed(0)
     cycle = next(decode(target, drafter, [1, 5], max_new_tokens=4, generator=generator))
     tokens = cycle.record.tokens
-    laws = cycle.drawn.target_probs.clone()
-    laws[0, 0, tokens[0]] = 0
-    drawn = replace(cycle.drawn, target_probs=laws)
+    logits = cycle.drawn.target_logits.clone()
+    logits[0, 0, tokens[0]] = -math.inf
+    drawn = replace(cycle.drawn, target_logits=logits)
     values = pit_of_cycle(drawn, cycle.output, tokens, generator).tolist()
     assert values[0] == math.inf
     assert evidence(values) == math.inf

@@ -74,7 +74,7 @@ def plain_acceptance(name: str, part: Problem) -> Tensor:
     return judge(
         part.tree.topology,
         part.tree.tokens,
-        ALLOCATION["ot"],
+        ALLOCATION["ot"].allocate,
         VERIFIERS[name].composition == "conditional",
         lambda rows: columns(target, rows),
         lambda rows: columns(draft, rows),

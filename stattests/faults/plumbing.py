@@ -31,9 +31,9 @@ _grid = partial(Patch, "univer.verifiers")
 _draw = partial(Patch, "univer.sampling")
 _table = partial(Patch, "univer.indices")
 
-END = "return _emit(tree, *_decide(verifier, tree, target, draft, uniforms))"
-TARGET_LAWS = "_Laws(target_probs, _renormalise)"
-DRAFT_LAWS = "_Laws(draft_probs, lambda rows: rows.double().contiguous())"
+END = "return emit(tree, *decide_by_level(verifier, tree, target, draft, uniforms))"
+TARGET_LAWS = "Laws(target_probs, _renormalise)"
+DRAFT_LAWS = "Laws(draft_probs, lambda rows: rows.double().contiguous())"
 DRAW = "token = inverse_cdf(weights, eta[:, -1])"
 COINS = "decide(topology, judged.acceptance, eta[:, :-1])"
 ACCEPTANCES = "prefix_acceptance = ratio(accepted, left[..., :-1])"
@@ -208,7 +208,7 @@ DEPENDENCE_FAULTS = (
           (_grid(DRAFT_LAWS, DRAFT_LAWS.replace("draft_probs", "draft_probs.roll(1, 0)")),),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("target-row-of-another-request", "J3 D8", "The bonus law is another request's.", "univer",
-          bonus("p.law(_rows_at(p.rows.roll(1, 0), stop))"),
+          bonus("p.law(rows_at(p.rows.roll(1, 0), stop))"),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("stops-like-row-0", "J3", "All rows stop where the first one does.", "univer",
           (_grid("weights = next", "stop = stop[:1].expand(len(stop))\n        weights = next"),),

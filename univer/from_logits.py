@@ -1,0 +1,148 @@
+"""`verify_logits`: verification from logits, and the choice of how.
+
+| path | where | what it reads |
+|---|---|---|
+| `univer.fused` | a GPU with Triton, rule `ot` | the rows of all inner nodes, in a few kernels |
+| `by_tree`, `univer.one_tree` | a CPU, one tree or large rows | a node's rows when needed |
+| `by_level` | anything else | the rows of all inner nodes, in float64 like `verify` |
+
+Letters: B trees, N nodes, I internal nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from univer import fused, one_tree
+from univer.composition import COMPOSITION, present_nodes
+from univer.drafting import DraftTree
+from univer.errors import check_logit_rows, node_in_tree
+from univer.filters import Filters
+from univer.indices import columns, indices, set_columns
+from univer.sampling import take_uniforms
+from univer.verifiers import (
+    Laws,
+    Verifier,
+    VerifyOutput,
+    check_shapes,
+    decide_by_level,
+    emit,
+    resolve,
+    rows_at,
+)
+
+
+def _one_by_one(verifier: Verifier, logits: Tensor, filters: Filters) -> bool:
+    """Whether `verify_logits` goes tree by tree or level by level.
+
+    A core that reads rows of a large vocabulary saves most by reading few of them; many small rows
+    are better read together. float64 stays float64, which is what levels are worked on in.
+    """
+    if logits.device.type != "cpu" or logits.dtype == torch.float64 or filters.greedy:
+        return False
+    if verifier.allocation not in one_tree.RULES:
+        return False
+    return len(logits) == 1 or logits.shape[-1] >= 4096
+
+
+def by_tree(
+    verifier: Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    filters: Filters,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both: tree after tree."""
+    rule = one_tree.RULES[verifier.allocation]
+    conditional = COMPOSITION[verifier.composition].conditional
+    return one_tree.decide(rule, conditional, tree, target_logits, draft_logits, filters, uniforms)
+
+
+def by_level(
+    verifier: Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    filters: Filters,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where each cycle stops and the token that follows, int64 [B] both: level after level."""
+    topology = tree.topology
+    inner = indices(topology, tree.tokens.device).internal
+    if topology.internal:
+        present = present_nodes(tree.tokens)
+        read = torch.zeros_like(present)
+        set_columns(read, inner, columns(present, inner))
+        everywhere = node_in_tree(range(topology.num_nodes))
+        check_logit_rows("target_logits", target_logits, read, everywhere)
+        place = node_in_tree(topology.internal)
+        check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
+    target, draft = (
+        Laws(logits, lambda rows: filters(rows.double()))
+        for logits in (target_logits, draft_logits)
+    )
+    stop, next_token = decide_by_level(verifier, tree, target, draft, uniforms)
+    check_logit_rows(
+        "target_logits",
+        rows_at(target_logits, stop),
+        torch.ones_like(stop, dtype=torch.bool),
+        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
+    )
+    return stop, next_token
+
+
+@torch.no_grad()
+def verify_logits(
+    verifier: str | Verifier,
+    tree: DraftTree,
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> VerifyOutput:
+    """`verify` from logits: the same answer, without a law for a leaf it does not stop at.
+
+    Args:
+        verifier: a name in VERIFIERS or a Verifier.
+        tree: as in `verify`.
+        target_logits: [B, N, V]; any floating dtype, -inf for tokens that cannot come.
+        draft_logits: [B, I, V].
+        temperature: shapes both laws; at 0 both are one-hot on their largest logit.
+        uniforms: as in `verify`.
+        generator: as in `verify`.
+
+    Returns:
+        VerifyOutput, as `verify` with the laws softmax(logits / temperature).
+
+    Raises:
+        InputError: as in `verify`; of the logits, only rows that are read are looked at.
+
+    Example:
+        >>> from univer import DraftTree, Topology
+        >>> tree = DraftTree(Topology.parse("chain:1"), torch.tensor([[0, 1]]))
+        >>> logits = torch.tensor([[[0.0, 2.0, 0.0], [3.0, 0.0, 0.0]]])
+        >>> uniforms = torch.full((1, 3), 0.5, dtype=torch.float64)
+        >>> verify_logits("univer", tree, logits, logits[:, :1], uniforms=uniforms).tokens
+        tensor([[1, 0]])
+    """
+    filters = Filters(temperature)
+    verifier = resolve(verifier)
+    if fused.applies(verifier, tree, target_logits, draft_logits, temperature):
+        return fused.verify_logits_fused(
+            verifier,
+            tree,
+            target_logits,
+            draft_logits,
+            temperature=temperature,
+            uniforms=uniforms,
+            generator=generator,
+        )
+    check_shapes(verifier, tree, target_logits, draft_logits, "logits")
+    batch, nodes = tree.tokens.shape
+    uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
+    decide = by_tree if _one_by_one(verifier, target_logits, filters) else by_level
+    return emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))
