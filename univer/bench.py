@@ -302,7 +302,7 @@ def table(lines: list[Line]) -> Table:
     """The lines, times as ratios to the softmax yardstick."""
     found = Table(
         title="Time over that of `softmax`; in brackets inner nodes read a tree",
-        caption="acc.: mean of sum min(p, q) over inner nodes; by level: all trees together, float64",
+        caption="acc.: mean of sum min(p, q), inner nodes; by level: all trees together, float64",
     )
     columns = list(dict.fromkeys(name for line in lines for name in line.milliseconds))
     columns.remove("softmax")

@@ -171,7 +171,7 @@ def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) ->
         accepted = min(1.0, _ratio(at_x, _ratio(laws.q[x].item(), q_mass)))
         masses[slot] = reached * accepted
         reached *= 1 - accepted
-        _, p_mass = _surplus(laws, c * _ratio(q_mass, p_mass), ())
+        _, p_mass = _surplus(laws, _ratio(c * q_mass, p_mass), ())
         left = -_ratio(p_mass, q_mass)
         c = _ratio(left, left + (1 - c)) if left > NOTHING else 0.0
     residual = laws.p.index_fill_(0, torch.tensor(present), 0.0).sum().item()
@@ -263,6 +263,8 @@ def decide(
         InputError: a row that is read holds no logits.
     """
     decision = _conditional if conditional else _local
+    if not tree.topology.internal:
+        draft_logits = target_logits  # never read: without drafts it may be anything
     decided = []
     for b, (tokens, numbers) in enumerate(
         zip(tree.tokens.tolist(), uniforms.tolist(), strict=True)

@@ -214,6 +214,7 @@ def decide_by_level(
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both: level by level."""
     topology, decisions = tree.topology, []
+    draft = draft if topology.internal else target  # never read: without drafts it may be anything
     widest = max((len(layer.nodes) for layer in topology.layers), default=1)
     step = max(1, _rows_together(target.rows) // widest)
     for start in range(0, len(tree.tokens), step):
