@@ -74,32 +74,36 @@ def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
             f"tree.tokens: node {node} of tree {tree} holds token {tokens[tree, node].item()};"
             f" expected an id in [0, {vocab}) or -1 for an absent node."
         )
-    tables = indices(topology, tokens.device).layers
-    for layer, table in zip(topology.layers, tables, strict=True):
-        children = columns(tokens, table.slots)  # [B, n, m]
-        absent = children < 0
-        orphan = (columns(tokens, table.nodes) < 0)[..., None] & ~absent
-        if layer.nodes[0] != 0 and orphan.any():  # the root is always there
-            tree, i, j = first(orphan)
-            raise InputError(
-                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is present but its parent"
-                f" {layer.nodes[i]} is absent; the subtree of an absent node must be -1."
-            )
-        gap = absent[..., :-1] & ~absent[..., 1:]
-        if gap.any():
-            tree, i, j = first(gap)
-            raise InputError(
-                f"tree.tokens: node {layer.children[i][j]} of tree {tree} is absent (-1) but its"
-                " next sibling is present; absent children come last."
-            )
-        for apart in range(1, layer.arity):
-            twin = (children[..., apart:] == children[..., :-apart]) & ~absent[..., apart:]
-            if twin.any():
-                tree, i, j = first(twin)
-                raise InputError(
-                    f"tree.tokens: token {children[tree, i, j].item()} is drafted twice below node"
-                    f" {layer.nodes[i]} of tree {tree}; siblings must be distinct."
-                )
+    table, absent = indices(topology, tokens.device), tokens < 0
+    absent[:, 0] = False  # the root is always there
+    orphan = absent.index_select(1, table.parents) & ~absent
+    if orphan.any():
+        tree, node = first(orphan)
+        raise InputError(
+            f"tree.tokens: node {node} of tree {tree} is present but its parent"
+            f" {topology.parents[node]} is absent; the subtree of an absent node must be -1."
+        )
+    gap = absent.index_select(1, table.siblings[0]) & ~absent.index_select(1, table.siblings[1])
+    if gap.any():
+        tree, pair = first(gap)
+        raise InputError(
+            f"tree.tokens: node {table.siblings[0, pair].item()} of tree {tree} is absent (-1) but"
+            " its next sibling is present; absent children come last."
+        )
+    # Siblings with the same token share a number; absent nodes, and the root, have their own.
+    numbers = table.parents * vocab + tokens
+    alone = torch.arange(-1, -1 - tokens.shape[1], -1, device=tokens.device)
+    numbers = torch.where(absent, alone, numbers)
+    numbers[:, 0] = -1
+    ordered = numbers.sort(-1).values
+    twin = ordered[:, 1:] == ordered[:, :-1]
+    if twin.any():
+        tree, place = first(twin)
+        parent, token = divmod(int(ordered[tree, place]), vocab)
+        raise InputError(
+            f"tree.tokens: token {token} is drafted twice below node {parent} of tree {tree};"
+            " siblings must be distinct."
+        )
 
 
 def _ranking(scores: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class Indices:
     leaves: Columns  # [N - I]
     paths: Tensor  # [N, D]: nodes from the root's child to v, -1 padded
     layers: tuple[LayerIndices, ...]
+    parents: Tensor  # [N], the root its own
+    siblings: Tensor  # [2, P]: neighbouring children of one node, the earlier ones first
     draft_rows: Tensor  # [N]: rows of draft_probs, 0 for a leaf
     slots: Tensor  # [N, m]: child slots in order, the last one last, -1 before it and for a leaf
 
@@ -111,6 +114,10 @@ def indices(topology: Topology, device: torch.device, widest: int = MAX_NODES) -
             leaves=table(topology.leaves),
             paths=paths.to(device),
             layers=tuple(layers),
+            parents=tensor([0, *topology.parents[1:]]),
+            siblings=tensor([p for v in topology.internal for p in pairwise(topology.children(v))])
+            .reshape(-1, 2)
+            .T.contiguous(),
             draft_rows=tensor([topology.draft_rows.get(v, 0) for v in range(topology.num_nodes)]),
             slots=slots.to(device),
         )

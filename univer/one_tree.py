@@ -48,7 +48,7 @@ class Laws:
         vocab = target.shape[1]
         self._blocks = torch.zeros(-(-vocab // BLOCK), BLOCK)
         self.p = self._blocks.flatten()[:vocab]
-        self.q, self._scratch = torch.empty(vocab), torch.empty(vocab)
+        self.q = torch.empty(vocab)
 
     def target(self, node: int) -> float:
         """Write the target's law after a node into `p`."""
@@ -73,10 +73,9 @@ class Laws:
         return self.q.index_fill_(0, torch.tensor(tokens), 0.0).sum().item()
 
     def _law(self, name: str, logits: Tensor, node: int, out: Tensor) -> float:
-        if self._filters.temperature != 1 or logits.dtype != torch.float32:
-            logits = self._scratch.copy_(logits)
+        logits = logits.float()
         if self._filters.temperature != 1:
-            logits = logits.sub_(logits.amax()).div_(self._filters.divisor(torch.float32))
+            logits = (logits - logits.amax()).div_(self._filters.divisor(torch.float32))
         mass = torch.softmax(logits, -1, out=out).sum().item()
         if math.isnan(mass):
             place = f"the row of node {node} in tree {self._tree}"

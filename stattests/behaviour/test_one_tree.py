@@ -45,9 +45,7 @@ def logits(name: str, spec: str, kind: str, vocab: int = 300, batch: int = 4) ->
     topology, inner = tree.topology, list(tree.topology.internal)
     if kind == "equal":
         target[:, inner] = draft
-    elif (
-        kind == "peaked"
-    ):  # all but e^-110 on one token: no float32 law
+    elif kind == "peaked":  # all but e^-110 on one token: no float32 law
         draft[..., 0] += 110
     elif kind == "disjoint":
         target[..., ::2] = -math.inf
