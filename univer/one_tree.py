@@ -14,7 +14,8 @@ Letters: N nodes, I internal nodes, m arity, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,6 @@ from torch import Tensor
 from univer.drafting import DraftTree
 from univer.errors import check_logit_rows
 from univer.filters import Filters
-from univer.sampling import LARGEST, inverse_cdf
 from univer.topology import Topology
 
 BLOCK = 1024  # entries whose sum is looked at before they are, when a token is drawn
@@ -52,44 +52,53 @@ class Laws:
 
     def target(self, node: int) -> float:
         """Write the target's law after a node into `p`."""
-        return self._law("target_logits", self._target[node], node, self.p)
-
-    def draft(self, row: int, node: int, without: Sequence[int]) -> float:
-        """Write what is left of a node's draft law without these tokens into `q`."""
-        logits = self._draft[row]
-        mass = self._law("draft_logits", logits, node, self.q)
-        if not without:
-            return mass
-        mass = self.take(without)
-        if mass < LITTLE:
-            rest = logits.index_fill(0, torch.tensor(without), -math.inf)
-            if rest.amax() == -math.inf:
-                return 0.0
-            mass = self._law("draft_logits", rest, node, self.q)
+        logits = self._target[node]
+        mass = self._law(logits, self.p).sum().item()
+        self._check("target_logits", logits, node, mass)
         return mass
 
-    def take(self, tokens: Sequence[int]) -> float:
-        """Remove tokens from `q`."""
-        return self.q.index_fill_(0, torch.tensor(tokens), 0.0).sum().item()
+    def draft(self, row: int, node: int, without: Tensor) -> float:
+        """Write what is left of a node's draft law without these tokens into `q`."""
+        logits = self._draft[row]
+        self._law(logits, self.q)
+        mass = self.take(without)
+        self._check("draft_logits", logits, node, mass)
+        if mass < LITTLE:
+            rest = logits.index_fill(0, without, -math.inf)
+            return self._law(rest, self.q).sum().item() if rest.amax() > -math.inf else 0.0
+        return mass
 
-    def _law(self, name: str, logits: Tensor, node: int, out: Tensor) -> float:
+    def take(self, tokens: Tensor) -> float:
+        """Remove tokens from `q`."""
+        return self.q.index_fill_(0, tokens, 0.0).sum().item()
+
+    def _law(self, logits: Tensor, out: Tensor) -> Tensor:
         logits = logits.float()
         if self._filters.temperature != 1:
             logits = (logits - logits.amax()).div_(self._filters.divisor(torch.float32))
-        mass = torch.softmax(logits, -1, out=out).sum().item()
+        # Its sum is off by up to 6e-5 (V = 128,256): what is taken is the sum of what it wrote.
+        return torch.softmax(logits, -1, out=out)
+
+    def _check(self, name: str, logits: Tensor, node: int, mass: float) -> None:
         if math.isnan(mass):
             place = f"the row of node {node} in tree {self._tree}"
             check_logit_rows(name, logits, torch.tensor(True), lambda _: place)
-        return mass
 
     def draw(self, mass: float, uniform: float) -> int:
         """The token of `p` / mass at a uniform (SPEC 8): first its block, then itself."""
-        blocks = self._blocks.div_(mass)
-        sums = blocks.sum(1)
-        block = int(inverse_cdf(sums, torch.tensor(uniform, dtype=torch.float64)))
-        reached = uniform * sums.sum(dtype=torch.float64) - sums[:block].sum(dtype=torch.float64)
-        within = (reached / sums[block]).clamp(0.0, LARGEST)
-        return block * BLOCK + int(inverse_cdf(blocks[block], within))
+        sums = self._blocks.sum(1).double() / mass
+        reached = sums.cumsum(0).tolist()
+        block = min(bisect_right(reached, uniform * reached[-1]), _last(sums))
+        law = self._blocks[block].double() / mass
+        before = reached[block - 1] if block else 0.0
+        within = law.cumsum(0).tolist()
+        token = min(bisect_right(within, uniform * reached[-1] - before), _last(law))
+        return block * BLOCK + token
+
+
+def _last(weights: Tensor) -> int:
+    """The last id that has weight: the answer where rounding leaves no other."""
+    return int(weights.nonzero()[-1])
 
 
 @dataclass(frozen=True)
@@ -122,19 +131,15 @@ def _thresholds(masses: list[float], rest: float, rejection: float, residual: fl
     return Opened(acceptance[::-1], fallback, residual)
 
 
-def _surplus(laws: Laws, factor: float, children: Sequence[int]) -> tuple[list[float], float]:
-    """Leave -[factor p - q]+ of what is no child in `p`; return it at the children, and its sum."""
-    torch.add(laws.q, laws.p, alpha=-factor, out=laws.p).clamp_(max=0)
-    if not children:
-        return [], laws.p.sum().item()
-    ids = torch.tensor(children)
-    at_children = laws.p[ids].tolist()
-    return at_children, laws.p.index_fill_(0, ids, 0.0).sum().item()
+def _surplus(laws: Laws, factor: float) -> Tensor:
+    """Leave -[factor p - q]+ in `p`."""
+    return torch.add(laws.q, laws.p, alpha=-factor, out=laws.p).clamp_(max=0)
 
 
 def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
     """Optimal transport (Eqs. 3-7), as `allocation._ot`."""
-    present, sampled = [x for x in children if x >= 0], children[-1]
+    sampled = children[-1]
+    present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
     fixed = present[:-1] if sampled >= 0 else present
     p_mass, q_mass = laws.target(node), laws.draft(row, node, fixed)
     at_sampled = 0.0
@@ -144,8 +149,8 @@ def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> O
     if sampled < 0 or q_mass == 0:
         laws.q.zero_()
         q_mass = 1.0
-    surplus, residual = _surplus(laws, scale * q_mass / p_mass, present)
-    surplus = [-x / q_mass for x in surplus]
+    surplus = [-x / q_mass for x in _surplus(laws, scale * q_mass / p_mass)[present].tolist()]
+    residual = laws.p.index_fill_(0, present, 0.0).sum().item()
     rest = -residual / q_mass
     whole = (1 - scale) + sum(surplus) + rest  # Z
     if whole <= 0 and sampled >= 0:
@@ -158,10 +163,10 @@ def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> O
 
 def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
     """Recursive rejection without replacement, as `allocation._rrsw`."""
-    present = [x for x in children if x >= 0]
+    present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
     c, reached, masses = scale, 1.0, [0.0] * len(children)
-    p_mass, q_mass = laws.target(node), laws.draft(row, node, ())
-    for slot, x in enumerate(present):
+    p_mass, q_mass = laws.target(node), laws.draft(row, node, present[:0])
+    for slot, x in enumerate(children[: len(present)]):
         if slot > 0:
             q_mass = laws.take(present[slot - 1 : slot])
             if q_mass < LITTLE:
@@ -170,10 +175,10 @@ def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) ->
         accepted = min(1.0, _ratio(at_x, _ratio(laws.q[x].item(), q_mass)))
         masses[slot] = reached * accepted
         reached *= 1 - accepted
-        _, p_mass = _surplus(laws, _ratio(c * q_mass, p_mass), ())
+        p_mass = _surplus(laws, _ratio(c * q_mass, p_mass)).sum().item()
         left = -_ratio(p_mass, q_mass)
         c = _ratio(left, left + (1 - c)) if left > NOTHING else 0.0
-    residual = laws.p.index_fill_(0, torch.tensor(present), 0.0).sum().item()
+    residual = laws.p.index_fill_(0, present, 0.0).sum().item()
     rest = reached * c * _ratio(residual, p_mass)
     return _thresholds(masses, rest, reached * (1 - c), residual)
 
