@@ -7,7 +7,7 @@ ARGS ?=
 BUDGET ?= pr
 VERIFIERS := rrsw traversal greedy univer
 
-.PHONY: help demo test lint gate reports clean
+.PHONY: help demo test lint gate reports bench clean
 
 help:
 	@echo "make demo    all four verifiers on a real language model, a table and a verdict (minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test    lint, types, doctests and tests on all cores"
 	@echo "make gate    certify every verifier; BUDGET=smoke, pr (the default) or nightly"
 	@echo "make reports figures, tables and one page from the committed runs, into reports/out"
+	@echo "make bench   what verification costs, as ratios to reading the logits; ARGS=--help lists options"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -46,6 +47,9 @@ gate: $(VENV)/.installed
 RUNS ?= gpu_runs/results
 reports: $(VENV)/.installed
 	$(BIN)/python -m reports $(RUNS) -o reports/out $(ARGS)
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m univer.bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) reports/out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

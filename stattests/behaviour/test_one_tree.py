@@ -258,8 +258,9 @@ def test_float64_and_small_rows_go_level_by_level(monkeypatch: pytest.MonkeyPatc
     out = verify_logits("univer", tree, target, draft, uniforms=uniforms)
     verify_logits("univer", tree, target.float(), draft.float(), uniforms=uniforms)
     filters = Filters()
-    laws = [Laws(filters(rows), torch.Tensor.double) for rows in (target, draft)]
-    assert torch.equal(out.next_token, decide_by_level(resolve("univer"), tree, *laws, uniforms)[1])
+    p, q = (Laws(filters(rows), torch.Tensor.double) for rows in (target, draft))
+    _, expected = decide_by_level(resolve("univer"), tree, p, q, uniforms)
+    assert torch.equal(out.next_token, expected)
     assert not calls
     with pytest.raises(TypeError):  # what the replaced path returns is no decision
         verify_logits(
