@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from univer.bench_verify import DTYPES, REPEATS, Line, measure, problem
+from univer.bench_verify import DTYPES, REPEATS, Line, Problem, measure, problem
+from univer.errors import InputError
 from univer.from_logits import verify_logits
+from univer.topology import Topology
 from univer.verifiers import VERIFIERS, verify
 
 TOPOLOGIES = ("2x5", "3x3", "eagle", "chain:5")
@@ -53,16 +55,19 @@ def _status(field: str) -> int:
 
 def memory(vocab: int, batch: int, device: torch.device) -> dict[str, float | None]:
     """Peak extra memory of each way to verify 2x5, as a share of the inputs' bytes."""
-    given = problem("2x5", vocab, batch, torch.float32, device, 1)
-    held = given.target.nbytes + given.draft.nbytes
+    _verifications(problem("2x5", 500, 1, torch.float32, device, 1), device)  # loads what is lazy
+    return _verifications(problem("2x5", vocab, batch, torch.float32, device, 1), device)
+
+
+def _verifications(given: Problem, device: torch.device) -> dict[str, float | None]:
     tree, uniforms = given.trees[VERIFIERS["univer"].drafting][0], given.uniforms[0]
+    logits = given.target, given.draft
     laws = given.target.softmax(-1), given.draft.softmax(-1)
     calls = {
         "verify": lambda: verify("univer", tree, *laws, uniforms=uniforms),
-        "verify_logits": lambda: verify_logits(
-            "univer", tree, given.target, given.draft, uniforms=uniforms
-        ),
+        "verify_logits": lambda: verify_logits("univer", tree, *logits, uniforms=uniforms),
     }
+    held = sum(rows.nbytes for rows in logits)
     peaks = {name: peak(call, device) for name, call in calls.items()}
     return {name: None if bytes_ is None else bytes_ / held for name, bytes_ in peaks.items()}
 
@@ -120,6 +125,16 @@ def cycle_table(spec: str, parts: dict[str, float]) -> Table:
     return found
 
 
+def _device(name: str) -> torch.device:
+    """The device of this name; "auto" is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise click.UsageError(f"--device: torch knows no device {name!r} here.") from error
+
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -151,13 +166,14 @@ def main(
 ) -> None:
     """Measure every combination, print the table, write it down."""
     torch.set_num_threads(threads)
-    where = torch.device(
-        "cuda"
-        if device == "auto" and torch.cuda.is_available()
-        else "cpu"
-        if device == "auto"
-        else device
-    )
+    where = _device(device)
+    for spec in topology:
+        try:
+            Topology.parse(spec)
+        except InputError as error:
+            raise click.UsageError(str(error)) from error
+    if file is not None and not file.parent.is_dir():
+        raise click.UsageError(f"--json: the folder of {file} does not exist.")
     todo = [(t, v, b, d) for t in topology for v in vocab for b in batch for d in dtype]
     lines = []
     console = Console(width=None if Console().is_terminal else 160)
@@ -165,9 +181,7 @@ def main(
         task = progress.add_task("bench", total=len(todo))
         for spec, size, trees, kind in todo:
             progress.update(task, description=f"{spec} V={size:,} B={trees} {kind}")
-            often = repeats or next(
-                n for limit, n in REPEATS.items() if trees <= limit or limit == max(REPEATS)
-            )
+            often = repeats or next((n for most, n in REPEATS.items() if trees <= most), 3)
             lines.append(measure(spec, size, trees, kind, where, often))
             progress.advance(task)
     console.print(table(lines))

@@ -205,8 +205,8 @@ def rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _rows_together(rows: Tensor) -> int:
-    """How many rows of a vocabulary are worked on at once, in float64: 4 MB on a CPU."""
-    return max(1, (2**19 if rows.device.type == "cpu" else 2**24) // rows.shape[-1])
+    """How many rows of a vocabulary are worked on at once, in float64: 1 MB on a CPU."""
+    return max(1, (2**17 if rows.device.type == "cpu" else 2**24) // rows.shape[-1])
 
 
 def decide_by_level(
