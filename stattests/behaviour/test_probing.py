@@ -74,7 +74,7 @@ def test_an_acceptance_a_thousandth_too_large_is_found() -> None:
 
 
 def test_a_number_that_decides_a_node_and_the_token_is_named() -> None:
-    box = planted("univer", "verifiers", "uniforms[:, -1])", "uniforms[:, 1])")
+    box = planted("univer", "verifiers", "eta[:, -1])", "eta[:, 1])")
     model = problem("sharp", "chain:2", 4)
     found = probe(box, model)
     assert found.reused_slots(model.topology.num_nodes + 1) == {1}
@@ -85,8 +85,8 @@ def test_one_number_for_all_nodes_shows_in_the_law() -> None:
     box = planted(
         "univer",
         "verifiers",
-        "uniforms[:, :-1])",
-        "uniforms[:, 1:2].expand(-1, tree.tokens.shape[1]))",
+        "eta[:, :-1])",
+        "eta[:, 1:2].expand(-1, tokens.shape[1]))",
     )
     found = probe(box, problem("sharp", "chain:2", 4))
     assert found.law.joint_tv() > 1e-6
