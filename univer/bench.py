@@ -176,7 +176,7 @@ def main(
         raise click.UsageError(f"--json: the folder of {file} does not exist.")
     todo = [(t, v, b, d) for t in topology for v in vocab for b in batch for d in dtype]
     lines = []
-    console = Console(width=None if Console().is_terminal else 160)
+    console = Console(width=None if Console().is_terminal else 240)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("bench", total=len(todo))
         for spec, size, trees, kind in todo:

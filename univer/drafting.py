@@ -118,9 +118,8 @@ def _best(ranking: Tensor) -> Tensor:
 
 
 def _take(ranking: Tensor, token: Tensor) -> Tensor:
-    """The ranking without these tokens [n]; where one is -1, everything was taken before."""
-    taken = ranking.new_full((), -torch.inf).expand(len(token), 1)
-    return ranking.scatter(1, token.clamp(min=0)[:, None], taken)
+    """Take these tokens [n] out of the ranking; where one is -1, everything was taken before."""
+    return ranking.scatter_(1, token.clamp(min=0)[:, None], -torch.inf)
 
 
 def _draw(rest: Tensor, uniforms: Tensor, ranking: Tensor | None) -> Tensor:

@@ -91,9 +91,11 @@ class Filters:
         logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-        # Subtracting first keeps the coldest laws finite: the largest logit becomes 0.
-        shifted = logits - logits.amax(-1, keepdim=True)
-        probs = (shifted / self.divisor(logits.dtype)).softmax(-1)
+        if self.temperature != 1:
+            # Subtracting first keeps the coldest laws finite: the largest logit becomes 0.
+            logits = logits - logits.amax(-1, keepdim=True)
+            logits.div_(self.divisor(logits.dtype))
+        probs = logits.softmax(-1)
         if 0 < self.top_k < logits.shape[-1] or self.top_p < 1:
             probs = self._keep_top(probs)
         if self.min_p > 0:

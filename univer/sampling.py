@@ -10,6 +10,7 @@ from torch import Tensor
 
 from univer.errors import InputError, check_exactly_one, check_uniforms
 
+PIECE = 2**17  # weights whose running sums are taken at once on a CPU: 1 MB stays in the cache
 LARGEST = 1 - 2**-53  # the largest float64 below 1
 
 
@@ -31,9 +32,14 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
         >>> inverse_cdf(weights.expand(3, 4), uniforms)
         tensor([1, 3, 3])
     """
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
     if weights.device.type == "cpu":
-        return _first_by_search(cumulative, uniforms)
+        few = max(1, PIECE // weights.shape[-1])
+        if uniforms.numel() <= few:
+            return _first_by_search(weights.cumsum(-1, dtype=torch.float64), uniforms)
+        rows = weights.reshape(-1, weights.shape[-1]).split(few)
+        parts = zip(rows, uniforms.flatten().split(few), strict=True)
+        return torch.cat([inverse_cdf(*part) for part in parts]).view(uniforms.shape)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
     # Elsewhere sums are not taken in order, and need not be monotone.
     return _first_by_mask(cumulative, uniforms, weights > 0)
 
