@@ -59,8 +59,12 @@ class Auto:
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
-        if isinstance(self.candidates, str):
+        if isinstance(self.candidates, str) or not isinstance(self.candidates, Sequence):
             raise InputError(f"candidates: expected a list of them, got {self.candidates!r}.")
+        for name in ("told", "clock"):
+            given = getattr(self, name)
+            if not (callable(given) or (name == "told" and given is None)):
+                raise InputError(f"{name}: expected a function, got {given!r}.")
         shapes = tuple(Topology.parse(spec) for spec in self.candidates)
         if len(set(shapes)) < len(shapes):
             raise InputError(f"candidates: one of {', '.join(map(str, shapes))} is given twice.")

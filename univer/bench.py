@@ -138,21 +138,32 @@ def _device(name: str) -> torch.device:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _choice(name: str, default: tuple[Any, ...], kind: click.ParamType[Any]) -> Decorator:
+def _choice(
+    name: str, default: tuple[Any, ...], kind: click.ParamType[Any], says: str
+) -> Decorator:
     """An option that may be given several times."""
-    return click.option(name, multiple=True, type=kind, default=default, show_default=True)
+    return click.option(
+        name, multiple=True, type=kind, default=default, show_default=True, help=says
+    )
 
 
 @click.command(help="Time verification from logits, as ratios to a softmax of the rows it needs.")
-@_choice("--topology", TOPOLOGIES, click.STRING)
-@_choice("--vocab", VOCABULARIES, click.IntRange(2))
-@_choice("--batch", BATCHES, click.IntRange(1))
-@_choice("--dtype", tuple(DTYPES), click.Choice(list(DTYPES)))
+@_choice("--topology", TOPOLOGIES, click.STRING, "Shape of the trees; again for more, as below.")
+@_choice("--vocab", VOCABULARIES, click.IntRange(2), "Tokens of the vocabulary.")
+@_choice("--batch", BATCHES, click.IntRange(1), "Trees a call.")
+@_choice("--dtype", tuple(DTYPES), click.Choice(list(DTYPES)), "Of the logits.")
 @click.option("--repeats", type=click.IntRange(1), help="Repeats of each call; default by batch.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--cycle/--no-cycle", default=True, help="Profile decoding cycles (transformers).")
-@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--json",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the figures here.",
+)
 def main(
     topology: tuple[str, ...],
     vocab: tuple[int, ...],
@@ -169,11 +180,16 @@ def main(
     where = _device(device)
     for spec in topology:
         try:
-            Topology.parse(spec)
+            if not Topology.parse(spec).internal:
+                raise InputError(f"{spec!r} has no drafts, so there is nothing to verify.")
         except InputError as error:
-            raise click.UsageError(str(error)) from error
-    if file is not None and not file.parent.is_dir():
-        raise click.UsageError(f"--json: the folder of {file} does not exist.")
+            raise click.UsageError(f"--topology: {error}") from error
+    if file is not None:
+        try:
+            file.open("a").close()
+        except OSError as error:
+            said = f"--json: {file} cannot be written ({error.strerror})."
+            raise click.UsageError(said) from error
     todo = [(t, v, b, d) for t in topology for v in vocab for b in batch for d in dtype]
     lines = []
     console = Console(width=None if Console().is_terminal else 240)

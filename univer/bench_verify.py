@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from univer import one_tree
-from univer.composition import COMPOSITION
 from univer.drafting import DraftTree, draft_tree
 from univer.filters import Filters
 from univer.from_logits import by_level, verify_logits
@@ -73,7 +72,7 @@ def problem(
     exponents = torch.empty(some, topology.num_nodes, 1).uniform_(low, high, generator=generator)
     target = torch.empty(some, topology.num_nodes, vocab).exponential_(generator=generator)
     target.mul_(exponents)
-    inner = torch.tensor(topology.internal)
+    inner = torch.tensor(topology.internal, dtype=torch.int64)
     draft = target[:, inner]
     draft += NOISE * torch.empty_like(draft).normal_(generator=generator)
     laws = draft.to(dtype).float().softmax(-1)
@@ -139,7 +138,7 @@ def nodes_read(name: str, given: Problem, repeat: int) -> float:
 
     one_tree.decide(
         counted,
-        COMPOSITION[verifier.composition].conditional,
+        one_tree.DECISIONS[verifier.composition],
         given.trees[verifier.drafting][repeat],
         given.target,
         given.draft,

@@ -42,8 +42,8 @@ class Costs:
 
     @property
     def total_ms(self) -> float:
-        """The whole cycle's milliseconds."""
-        return self.draft_ms + self.target_ms + self.verify_ms + self.keep_ms
+        """The whole cycle's milliseconds; never 0, which only a coarse clock would show."""
+        return max(self.draft_ms + self.target_ms + self.verify_ms + self.keep_ms, 1e-6)
 
 
 @dataclass(frozen=True)

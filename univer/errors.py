@@ -17,6 +17,7 @@ class InputError(ValueError):
     """Bad input: the message names the argument, what was given and what is expected."""
 
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ROW_SUM_TOLERANCE = 1e-4  # ten times what a float32 softmax over 128 256 tokens is off by
 
 
@@ -40,6 +41,9 @@ def check_floating(argument: str, value: object) -> None:
         raise InputError(f"{argument}: expected a torch tensor, got {type(value).__name__}.")
     if not value.is_floating_point():
         raise InputError(f"{argument}: expected a floating-point tensor, got {value.dtype}.")
+    if value.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise InputError(f"{argument}: expected one of {known}, got {value.dtype}.")
 
 
 def _shape(tensor: Tensor) -> str:
@@ -107,7 +111,7 @@ def check_prob_rows(argument: str, rows: Tensor, present: Tensor, place: Place) 
 
 
 def _sums(rows: Tensor) -> Tensor:
-    """Sums of rows [..., V], in float32 or better, without a copy of more than a few rows."""
+    """Sums of rows [..., V], in float32 or better, without a copy of them all."""
     if rows.dtype in (torch.float32, torch.float64):
         return rows.sum(-1)
     few = rows.reshape(-1, rows.shape[-1]).split(8)

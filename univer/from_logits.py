@@ -3,7 +3,7 @@
 | path | where | what it reads |
 |---|---|---|
 | `univer.fused` | a GPU with Triton, rule `ot` | the rows of all inner nodes, in a few kernels |
-| `by_tree`, `univer.one_tree` | a CPU, one tree or large rows | a node's rows when needed |
+| `by_tree`, `univer.one_tree` | a CPU, large rows | a node's rows when needed, in float32 |
 | `by_level` | anything else | the rows of all inner nodes, in float64 like `verify` |
 
 Letters: B trees, N nodes, I internal nodes, V vocabulary.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from univer import fused, one_tree
-from univer.composition import COMPOSITION, present_nodes
+from univer.composition import present_nodes
 from univer.drafting import DraftTree
 from univer.errors import check_logit_rows, node_in_tree
 from univer.filters import Filters
@@ -28,22 +28,27 @@ from univer.verifiers import (
     check_shapes,
     decide_by_level,
     emit,
+    renormalise,
     resolve,
     rows_at,
 )
 
+LARGE = 4096  # tokens of a vocabulary whose rows are worth being read one by one
 
-def _one_by_one(verifier: Verifier, logits: Tensor, filters: Filters) -> bool:
-    """Whether `verify_logits` goes tree by tree or level by level.
 
-    A core that reads rows of a large vocabulary saves most by reading few of them; many small rows
-    are better read together. float64 stays float64, which is what levels are worked on in.
+def _one_by_one(verifier: Verifier, target_logits: Tensor, draft_logits: Tensor) -> bool:
+    """Whether `verify_logits` goes tree by tree or level by level; never by the batch's size.
+
+    A core saves most by reading few rows; small ones are better read together. float64 stays
+    float64, which is what levels are worked on in.
     """
-    if logits.device.type != "cpu" or logits.dtype == torch.float64 or filters.greedy:
-        return False
-    if verifier.allocation not in one_tree.RULES:
-        return False
-    return len(logits) == 1 or logits.shape[-1] >= 4096
+    return (
+        target_logits.device.type == "cpu"
+        and target_logits.shape[-1] >= LARGE
+        and torch.float64 not in (target_logits.dtype, getattr(draft_logits, "dtype", None))
+        and verifier.allocation in one_tree.RULES
+        and verifier.composition in one_tree.DECISIONS
+    )
 
 
 def by_tree(
@@ -56,8 +61,8 @@ def by_tree(
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both: tree after tree."""
     rule = one_tree.RULES[verifier.allocation]
-    conditional = COMPOSITION[verifier.composition].conditional
-    return one_tree.decide(rule, conditional, tree, target_logits, draft_logits, filters, uniforms)
+    decision = one_tree.DECISIONS[verifier.composition]
+    return one_tree.decide(rule, decision, tree, target_logits, draft_logits, filters, uniforms)
 
 
 def by_level(
@@ -79,10 +84,13 @@ def by_level(
         check_logit_rows("target_logits", target_logits, read, everywhere)
         place = node_in_tree(topology.internal)
         check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
-    target, draft = (
-        Laws(logits, lambda rows: filters(rows.double()))
-        for logits in (target_logits, draft_logits)
-    )
+
+    def law(rows: Tensor) -> Tensor:
+        # In the dtype that children are drawn in; float32 sums are off and are taken once more.
+        probs = filters(rows)
+        return probs if probs.dtype == torch.float64 else renormalise(probs)
+
+    target, draft = (Laws(logits, law) for logits in (target_logits, draft_logits))
     stop, next_token = decide_by_level(verifier, tree, target, draft, uniforms)
     check_logit_rows(
         "target_logits",
@@ -104,7 +112,10 @@ def verify_logits(
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> VerifyOutput:
-    """`verify` from logits: the same answer, without a law for a leaf it does not stop at.
+    """`verify` of the laws `Filters(temperature)(logits)`, without one for a leaf not stopped at.
+
+    Its thresholds are those of `verify` within float32's rounding; for float64 logits and small
+    vocabularies, to that of float64. Draw the children from those very laws (`draft_children`).
 
     Args:
         verifier: a name in VERIFIERS or a Verifier.
@@ -132,7 +143,7 @@ def verify_logits(
     filters = Filters(temperature)
     verifier = resolve(verifier)
     if fused.applies(verifier, tree, target_logits, draft_logits, temperature):
-        return fused.verify_logits_fused(
+        output = fused.verify_logits_fused(
             verifier,
             tree,
             target_logits,
@@ -141,8 +152,11 @@ def verify_logits(
             uniforms=uniforms,
             generator=generator,
         )
+        if output is not None:
+            return output
     check_shapes(verifier, tree, target_logits, draft_logits, "logits")
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    decide = by_tree if _one_by_one(verifier, target_logits, filters) else by_level
+    large = not filters.greedy and _one_by_one(verifier, target_logits, draft_logits)
+    decide = by_tree if large else by_level
     return emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))

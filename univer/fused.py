@@ -1,6 +1,6 @@
 """`verify_logits` on a GPU for the `ot` rule: a few kernels, one host synchronisation.
 
-The plain torch path in `univer.verifiers` is the oracle and takes whatever `applies` refuses. Bytes
+The plain path, `univer.from_logits.by_level`, is the oracle and takes what `applies` refuses. Bytes
 that move, for B trees with I inner nodes and logits of w bytes: every inner node's target and draft
 row is read from memory once for its largest logit and its sum, 2 B I V w, and once more for the
 surplus [s p - q']+, which needs both sums and the scale that the level above gives; this second
@@ -44,6 +44,7 @@ from univer.sampling import take_uniforms
 from univer.topology import Topology
 from univer.verifiers import Verifier, VerifyOutput
 
+MOST_TREES = 65_535  # programs along a grid's later axes
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 asks for float64 answers
 BLOCK = 4096  # tokens a program: 32 blocks a row of 128,256, about 1,000 programs a 2x5 tree
 OPTIONS = {
@@ -73,9 +74,11 @@ def applies(
     """
     return (
         verifier.allocation == "ot"
+        and verifier.composition in ("local", "conditional")
         and temperature > 0
         and isinstance(tree, DraftTree)
         and len(tree.topology.internal) > 0
+        and len(tree.tokens) <= MOST_TREES
         and all(getattr(rows, "dtype", None) in DTYPES for rows in (target_logits, draft_logits))
         and runs_kernels(tree.tokens.device)
     )
@@ -217,10 +220,12 @@ def verify_logits_fused(
     temperature: float = 1.0,
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
-) -> VerifyOutput:
-    """`verify_logits` where `applies` says so: same arguments, same answer, same errors.
+) -> VerifyOutput | None:
+    """`verify_logits` where `applies` says so: same arguments, same answer, same sentences.
 
-    Its one wait for the device is for the flag that says whether what was read is good.
+    None where a draft is so peaked that what is left of it is at the end of float32: there the law
+    that was drawn from has a rounding of its own, which only the plain path follows. The one wait
+    for the device is for the flag that says so, or that what was read is bad.
     """
     topology, tokens = tree.topology, tree.tokens
     batch, nodes = tokens.shape
@@ -239,13 +244,14 @@ def verify_logits_fused(
         output, stop = decide(values, uniforms)
     if values["flag"].item():
         _explain(tree, target_logits, draft_logits, uniforms, stop)
+        return None
     return output
 
 
 def _explain(
     tree: DraftTree, target_logits: Tensor, draft_logits: Tensor, uniforms: Tensor, stop: Tensor
 ) -> None:
-    """Raise the error of the input that the kernels found bad, in the order of `verify_logits`."""
+    """Raise the error of the input that the kernels found bad, if it is that."""
     topology, tokens = tree.topology, tree.tokens
     check_tokens(topology, tokens, target_logits.shape[-1])
     inner = indices(topology, tokens.device).internal
@@ -259,4 +265,3 @@ def _explain(
         torch.ones_like(stop, dtype=torch.bool),
         lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
     )
-    raise AssertionError("the kernels refused input that every check accepts; please report it")

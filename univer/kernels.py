@@ -24,7 +24,8 @@ is its largest logit *without the fixed children*, so what is left never underfl
 the draft. A block is summed in float32 (a tree of halves), blocks in float64, each in one order:
 no atomics, nothing depends on the batch. A child's slot is in its node's row of `slots`: the fixed
 ones first, -1 as padding, the sampled one in the last column. Rows of absent nodes are not read.
-`flag` becomes 1 where input is bad; what follows is then meaningless, but reads only what is there.
+`flag` becomes 1 where input is bad or a draft too peaked for float32; what follows then means
+nothing, but reads only what is there.
 
 Letters: B trees, N nodes, I inner nodes, V vocabulary, D depth, m arity, K blocks a row.
 """
@@ -38,6 +39,7 @@ INFINITY = tl.constexpr(float("inf"))
 # A row's four numbers in `rows` [B, I, 4].
 TARGET_SHIFT, TARGET_SUM = tl.constexpr(0), tl.constexpr(1)
 DRAFT_SHIFT, DRAFT_SUM = tl.constexpr(2), tl.constexpr(3)
+PEAKED = tl.constexpr(90.0)  # bits that a draft's best token may be above the best that is left
 
 
 @triton.jit
@@ -131,6 +133,8 @@ def combine_rows(
     i = tl.arange(0, BLOCKS)
     top = tl.max(tl.load(here + 4 * K + i, mask=i < K, other=-INFINITY), 0)
     tl.store(flag, 1, mask=(tl.abs(p_peak) == INFINITY) | (tl.abs(top) == INFINITY))
+    # What is left is close to the end of float32, where the drawn law is not this one any more.
+    tl.store(flag, 1, mask=(q_peak > -INFINITY) & ((top - q_peak) * k > PEAKED))
     out = rows + (tree * I + row) * 4
     tl.store(out + TARGET_SHIFT, _shift(p_peak).to(tl.float64))
     tl.store(out + TARGET_SUM, p_sum)

@@ -6,7 +6,7 @@ node that is accepted; what comes later is never read. Rows are float32, in buff
 the cache, and their sums are cascades; masses and thresholds are Python's floats (float64).
 
 The rules are those of `univer.allocation` for one node of scale s: `RULES` has the same names.
-They differ from them by float32's rounding, some 1e-6 of a mass.
+Theirs is the arithmetic of float64; float32's rounding moves a stop law by some 1e-6, up to 1e-5.
 
 Letters: N nodes, I internal nodes, m arity, V vocabulary.
 """
@@ -27,11 +27,11 @@ from univer.filters import Filters
 from univer.topology import Topology
 
 BLOCK = 1024  # entries whose sum is looked at before they are, when a token is drawn
+LITTLE = 2.0**-60  # draft mass below which what is left is divided by it
 NOTHING = 2.0**-60  # a mass that float32 rows cannot tell from 0
-LITTLE = 2.0**-20  # a draft law of which less is left is taken from the logits of what is left
 
 
-class Laws:
+class Rows:
     """The laws of one tree's rows, softmax(logits / temperature), written into two buffers [V].
 
     `p` and `q` hold a law up to a factor, which is the sum that the methods return.
@@ -59,18 +59,16 @@ class Laws:
 
     def draft(self, row: int, node: int, without: Tensor) -> float:
         """Write what is left of a node's draft law without these tokens into `q`."""
+        # However little is left: children were drawn from these very numbers, tiny ones included.
         logits = self._draft[row]
-        self._law(logits, self.q)
-        mass = self.take(without)
-        self._check("draft_logits", logits, node, mass)
-        if mass < LITTLE:
-            rest = logits.index_fill(0, without, -math.inf)
-            return self._law(rest, self.q).sum().item() if rest.amax() > -math.inf else 0.0
-        return mass
+        self._check("draft_logits", logits, node, self._law(logits, self.q)[0].item())
+        return self.take(without)
 
     def take(self, tokens: Tensor) -> float:
         """Remove tokens from `q`."""
-        return self.q.index_fill_(0, tokens, 0.0).sum().item()
+        mass = self.q.index_fill_(0, tokens, 0.0).sum().item()
+        # Subnormal numbers are exact as they are, but a product with one is not.
+        return self.q.div_(mass).sum().item() if 0 < mass < LITTLE else mass
 
     def _law(self, logits: Tensor, out: Tensor) -> Tensor:
         logits = logits.float()
@@ -82,7 +80,7 @@ class Laws:
     def _check(self, name: str, logits: Tensor, node: int, mass: float) -> None:
         if math.isnan(mass):
             place = f"the row of node {node} in tree {self._tree}"
-            check_logit_rows(name, logits, torch.tensor(True), lambda _: place)
+            check_logit_rows(name, logits.float(), torch.tensor(True), lambda _: place)
 
     def draw(self, mass: float, uniform: float) -> int:
         """The token of `p` / mass at a uniform (SPEC 8): first its block, then itself."""
@@ -103,7 +101,7 @@ def _last(weights: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Opened:
-    """One node's thresholds, and the sum of its residual, which is left in `Laws.p`.
+    """One node's thresholds, and the sum of its residual, which is left in `Rows.p`.
 
     acceptance: of each child slot, given that the earlier ones failed; 0 for an absent one.
     fallback: acceptance of the node itself after all its children failed.
@@ -131,12 +129,12 @@ def _thresholds(masses: list[float], rest: float, rejection: float, residual: fl
     return Opened(acceptance[::-1], fallback, residual)
 
 
-def _surplus(laws: Laws, factor: float) -> Tensor:
+def _surplus(laws: Rows, factor: float) -> Tensor:
     """Leave -[factor p - q]+ in `p`."""
     return torch.add(laws.q, laws.p, alpha=-factor, out=laws.p).clamp_(max=0)
 
 
-def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
+def _ot(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> Opened:
     """Optimal transport (Eqs. 3-7), as `allocation._ot`."""
     sampled = children[-1]
     present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
@@ -161,7 +159,7 @@ def _ot(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> O
     return _thresholds(masses, rest * factor, (1 - scale) * factor, residual)
 
 
-def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) -> Opened:
+def _rrsw(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> Opened:
     """Recursive rejection without replacement, as `allocation._rrsw`."""
     present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
     c, reached, masses = scale, 1.0, [0.0] * len(children)
@@ -169,8 +167,6 @@ def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) ->
     for slot, x in enumerate(children[: len(present)]):
         if slot > 0:
             q_mass = laws.take(present[slot - 1 : slot])
-            if q_mass < LITTLE:
-                q_mass = laws.draft(row, node, present[:slot])
         at_x = c * _ratio(laws.p[x].item(), p_mass)
         accepted = min(1.0, _ratio(at_x, _ratio(laws.q[x].item(), q_mass)))
         masses[slot] = reached * accepted
@@ -183,14 +179,14 @@ def _rrsw(laws: Laws, node: int, row: int, scale: float, children: list[int]) ->
     return _thresholds(masses, rest, reached * (1 - c), residual)
 
 
-Rule = Callable[[Laws, int, int, float, list[int]], Opened]
+Rule = Callable[[Rows, int, int, float, list[int]], Opened]
 RULES: dict[str, Rule] = {"ot": _ot, "rrsw": _rrsw}
 
 
-class _Walk:
+class _Visit:
     """What a decision reads of one tree: thresholds of nodes, and the next token at the end."""
 
-    def __init__(self, rule: Rule, topology: Topology, tokens: list[int], laws: Laws) -> None:
+    def __init__(self, rule: Rule, topology: Topology, tokens: list[int], laws: Rows) -> None:
         self._rule, self._topology, self._tokens, self._laws = rule, topology, tokens, laws
         self._scales: dict[int, float] = {}
         self._last, self._residual = -1, 0.0
@@ -213,10 +209,10 @@ class _Walk:
         return self._laws.draw(residual or self._laws.target(stop), uniform)
 
 
-def _local(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
+def _local(visit: _Visit, topology: Topology, uniforms: list[float]) -> int:
     node = 0
     while children := topology.children(node):
-        acceptance = walk.open(node, 1.0).acceptance
+        acceptance = visit.open(node, 1.0).acceptance
         passed = [u for u, a in zip(children, acceptance, strict=True) if uniforms[u] < a]
         if not passed:
             break
@@ -224,14 +220,14 @@ def _local(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
     return node
 
 
-def _conditional(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
+def _conditional(visit: _Visit, topology: Topology, uniforms: list[float]) -> int:
     acceptance = {0: 1.0}
     ahead = [0]  # what is to come, the next one last: v, and ~v for v after its children
     while ahead:
         node = ahead.pop()
         slots = topology.children(node) if node >= 0 else ()
         if slots:
-            opened = walk.open(node, acceptance[node])
+            opened = visit.open(node, acceptance[node])
             acceptance |= zip(slots, opened.acceptance, strict=True)
             acceptance[node] = opened.fallback
             # Below a child that cannot be accepted nothing can be.
@@ -243,9 +239,13 @@ def _conditional(walk: _Walk, topology: Topology, uniforms: list[float]) -> int:
     return 0  # whatever rounding leaves at the root: something is always emitted
 
 
+Decision = Callable[[_Visit, Topology, list[float]], int]
+DECISIONS: dict[str, Decision] = {"local": _local, "conditional": _conditional}
+
+
 def decide(
     rule: Rule,
-    conditional: bool,
+    decision: Decision,
     tree: DraftTree,
     target_logits: Tensor,
     draft_logits: Tensor,
@@ -256,7 +256,7 @@ def decide(
 
     Args:
         rule: one of RULES.
-        conditional: whether the composition is that, else local.
+        decision: one of DECISIONS.
         tree: B trees.
         target_logits: [B, N, V], on the CPU.
         draft_logits: [B, I, V].
@@ -266,16 +266,15 @@ def decide(
     Raises:
         InputError: a row that is read holds no logits.
     """
-    decision = _conditional if conditional else _local
     if not tree.topology.internal:
         draft_logits = target_logits  # never read: without drafts it may be anything
     decided = []
     for b, (tokens, numbers) in enumerate(
         zip(tree.tokens.tolist(), uniforms.tolist(), strict=True)
     ):
-        laws = Laws(target_logits[b], draft_logits[b], filters, b)
-        walk = _Walk(rule, tree.topology, tokens, laws)
-        stop = decision(walk, tree.topology, numbers)
-        decided.append((stop, walk.next_token(stop, numbers[-1])))
-    stop, token = torch.tensor(decided).reshape(-1, 2).T
+        laws = Rows(target_logits[b], draft_logits[b], filters, b)
+        visit = _Visit(rule, tree.topology, tokens, laws)
+        stop = decision(visit, tree.topology, numbers)
+        decided.append((stop, visit.next_token(stop, numbers[-1])))
+    stop, token = torch.tensor(decided, dtype=torch.int64).reshape(-1, 2).T
     return stop, token

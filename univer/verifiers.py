@@ -122,7 +122,7 @@ def resolve(verifier: str | Verifier) -> Verifier:
     return VERIFIERS[verifier]
 
 
-def _renormalise(probs: Tensor) -> Tensor:
+def renormalise(probs: Tensor) -> Tensor:
     """The laws [..., V] in float64: float32 rows sum to 1 only within their rounding."""
     probs = probs.double().contiguous()
     return probs / total(probs)[..., None]
@@ -179,7 +179,7 @@ def _check_probs(
     # The draft's rows are not renormalised: the rules do so with what is left of them.
     return (
         verifier,
-        Laws(target_probs, _renormalise),
+        Laws(target_probs, renormalise),
         Laws(draft_probs, lambda rows: rows.double().contiguous()),
     )
 

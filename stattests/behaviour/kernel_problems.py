@@ -137,7 +137,7 @@ CASES = [
     Case("cold", "2x2", 60, 16, temperature=0.05),
     Case("hot", "2x2", 60, 16, temperature=5.0),
     Case("peaked-1e-9", "2x2", 60, 16, peaked(25.0)),
-    Case("peaked-1e-40", "2x2", 60, 16, peaked(100.0)),
+    Case("peaked-1e-26", "2x2", 60, 16, peaked(60.0)),
     Case("peaked-chain", "chain:2", 60, 16, peaked(100.0)),
     Case("apart", "2x2", 60, 16, apart, batch=4),
     Case("holes", "2x2", 60, 16, holes),

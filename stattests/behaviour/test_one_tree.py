@@ -7,7 +7,6 @@ next token, in float64 by `univer.composition`, in float32 by `univer.one_tree`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +14,17 @@ import torch
 from torch import Tensor
 
 from stattests.behaviour.test_verify import NAMES, problem
+from stattests.cases import problem as gate_problem
+from stattests.probing import probe
 from stattests.streams import torch_generator
+from stattests.subject import Subject
 from stattests.theorems.planted import Fault, plant
 from univer import (
     VERIFIERS,
     DraftTree,
     Filters,
     InputError,
+    Topology,
     draft_tree,
     one_tree,
     stop_law,
@@ -30,7 +33,7 @@ from univer import (
 from univer.composition import COMPOSITION
 from univer.from_logits import by_level, by_tree
 from univer.sampling import LARGEST
-from univer.verifiers import Laws, decide_by_level, resolve
+from univer.verifiers import Laws, decide_by_level, emit, resolve
 
 # A mass is a sum of float32 products over the vocabulary; a threshold is a ratio of masses.
 FLOAT32_TOLERANCE = 2e-6
@@ -53,7 +56,7 @@ def logits(name: str, spec: str, kind: str, vocab: int = 300, batch: int = 4) ->
     elif kind == "cold":
         target, draft = 20 * target, 20 * draft
     target, draft = target.float(), draft.float()
-    law = draft.double().softmax(-1)
+    law = laws_of(draft)
     tree, _ = draft_tree(
         VERIFIERS[name].drafting,
         topology,
@@ -75,13 +78,13 @@ def stop_probs(name: str, part: Logits, module: Any = one_tree) -> Tensor:
     found = torch.zeros(tree.tokens.shape, dtype=torch.float64)
     found[:, 0] = 1
     for b, tokens in enumerate(tree.tokens.tolist()):
-        rows = module.Laws(target[b], draft[b] if draft.numel() else target[b], Filters(), b)
-        walk = module._Walk(module.RULES[verifier.allocation], tree.topology, tokens, rows)
+        rows = module.Rows(target[b], draft[b] if draft.numel() else target[b], Filters(), b)
+        visit = module._Visit(module.RULES[verifier.allocation], tree.topology, tokens, rows)
         scale = {0: 1.0}
         for node in tree.topology.internal:
             if tokens[node] < 0 and node > 0:
                 continue
-            opened = walk.open(node, scale[node] if conditional else 1.0)
+            opened = visit.open(node, scale[node] if conditional else 1.0)
             children = tree.topology.children(node)
             for child, acceptance in zip(children, opened.acceptance, strict=True):
                 found[b, child] = scale[child] = acceptance
@@ -92,10 +95,14 @@ def stop_probs(name: str, part: Logits, module: Any = one_tree) -> Tensor:
 
 
 def exact(name: str, part: Logits) -> Tensor:
-    """The same law in float64."""
+    """The same law in float64, given the float32 laws that the tree was drawn from."""
     tree, target, draft, _ = part
-    laws = target.double().softmax(-1), draft.double().softmax(-1)
-    return stop_law(name, tree, *laws).stop_probs
+    return stop_law(name, tree, Filters()(target), laws_of(draft)).stop_probs
+
+
+def laws_of(draft: Tensor) -> Tensor:
+    """The draft laws; an empty tree has none."""
+    return Filters()(draft) if draft.numel() else draft
 
 
 def check_laws(name: str, part: Logits, module: Any = one_tree) -> None:
@@ -129,11 +136,11 @@ def test_decisions_are_those_of_levels(name: str, spec: str, kind: str) -> None:
 def next_token_law(name: str, part: Logits, node: int, module: Any = one_tree) -> Tensor:
     """The law of the token after the first tree's stop node, from the weights that are drawn."""
     tree, target, draft, _ = part
-    rows = module.Laws(target[0], draft[0], Filters(), 0)
+    rows = module.Rows(target[0], draft[0], Filters(), 0)
     rule = module.RULES[VERIFIERS[name].allocation]
-    walk = module._Walk(rule, tree.topology, tree.tokens[0].tolist(), rows)
-    walk.open(node, 1.0)
-    walk.next_token(node, 0.5)
+    visit = module._Visit(rule, tree.topology, tree.tokens[0].tolist(), rows)
+    visit.open(node, 1.0)
+    visit.next_token(node, 0.5)
     law: Tensor = rows.p.double().clone()
     return law / law.sum()
 
@@ -143,7 +150,7 @@ def next_token_law(name: str, part: Logits, node: int, module: Any = one_tree) -
 def test_next_token_follows_the_residual(name: str, kind: str) -> None:
     part = logits(name, "2x2", kind)
     tree, target, draft, _ = part
-    laws = target.double().softmax(-1), draft.double().softmax(-1)
+    laws = Filters()(target), laws_of(draft)
     expected = stop_law(name, tree, *laws).next_token_probs()[0, 0]
     if expected.sum() > 0:  # else the cycle cannot stop at the root
         assert (next_token_law(name, part, 0) - expected).abs().max() <= FLOAT32_TOLERANCE
@@ -154,7 +161,7 @@ def test_token_is_the_first_whose_running_weight_exceeds(uniform: float) -> None
     weights = torch.rand(5000, generator=torch.Generator().manual_seed(1)).log()
     weights[torch.arange(0, 5000, 3)] = -math.inf  # zero weights, the first and the last among them
     weights[-1] = -math.inf
-    rows = one_tree.Laws(weights[None], weights[None], Filters(), 0)
+    rows = one_tree.Rows(weights[None], weights[None], Filters(), 0)
     mass = rows.target(0)
     cumulative = rows.p.double().cumsum(0) / mass
     token = rows.draw(mass, uniform)
@@ -228,10 +235,11 @@ FAULTS = [
                               "whole = sum")),
     ("greedy", "plain", Fault("residual-with-children", one_tree,
                               "/ q_mass\n    whole", "/ q_mass + sum(surplus)\n    whole")),
-    ("univer", "peaked", Fault("little-is-not-read-again", one_tree,
-                               "if mass < LITTLE:", "if mass < 0:")),
-    ("greedy", "plain", Fault("top-not-removed", one_tree, "mass = self.take(without)",
-                              "mass = self.q.sum().item()")),
+    ("univer", "peaked", Fault("what-is-left-is-read-again", one_tree, "return self.take(without)",
+                               "self._law(logits.index_fill(0, without, -40.0), self.q); "
+                               "return self.take(without)")),
+    ("greedy", "plain", Fault("top-not-removed", one_tree, "return self.take(without)",
+                              "return self.q.sum().item()")),
     ("rrsw", "plain", Fault("draft-not-reduced", one_tree,
                             "q_mass = laws.take(present[slot - 1 : slot])", "pass")),
     ("traversal", "plain", Fault("scale-not-updated", one_tree,
@@ -250,24 +258,102 @@ def test_planted_fault_is_caught(name: str, kind: str, fault: Fault) -> None:
         check_laws(name, part, plant(fault))
 
 
-def test_float64_and_small_rows_go_level_by_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice of a path is by shape and dtype; float64 is `verify` to the last bit."""
+def test_the_path_is_chosen_by_vocabulary_and_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never by the batch; float64 is `verify` to the last bit."""
     calls = []
-    monkeypatch.setattr(one_tree, "decide", lambda *_: calls.append("tree"))
-    tree, target, draft, uniforms = problem("univer", "2x2", batch=2)
-    out = verify_logits("univer", tree, target, draft, uniforms=uniforms)
-    verify_logits("univer", tree, target.float(), draft.float(), uniforms=uniforms)
-    filters = Filters()
-    p, q = (Laws(filters(rows), torch.Tensor.double) for rows in (target, draft))
-    _, expected = decide_by_level(resolve("univer"), tree, p, q, uniforms)
-    assert torch.equal(out.next_token, expected)
-    assert not calls
-    with pytest.raises(TypeError):  # what the replaced path returns is no decision
-        verify_logits(
-            "univer",
-            replace(tree, tokens=tree.tokens[:1]),
-            target[:1].float(),
-            draft[:1].float(),
-            uniforms=uniforms[:1],
-        )
-    assert calls == ["tree"]
+    whole = one_tree.decide
+
+    def watched(*arguments: Any) -> Any:
+        calls.append("tree")
+        return whole(*arguments)
+
+    monkeypatch.setattr(one_tree, "decide", watched)
+    for vocab, dtypes, expected in (
+        (300, (torch.float32, torch.float32), 0),
+        (5000, (torch.float32, torch.float32), 2),
+        (5000, (torch.bfloat16, torch.float32), 2),
+        (5000, (torch.float64, torch.float64), 0),
+        (5000, (torch.float32, torch.float64), 0),
+    ):
+        calls.clear()
+        tree, *rows, uniforms = problem("univer", "2x2", batch=3, vocab=vocab)
+        target, draft = (part.to(dtype) for part, dtype in zip(rows, dtypes, strict=True))
+        out = verify_logits("univer", tree, target, draft, uniforms=uniforms)
+        one = DraftTree(tree.topology, tree.tokens[:1])
+        alone = verify_logits("univer", one, target[:1], draft[:1], uniforms=uniforms[:1])
+        assert torch.equal(alone.tokens, out.tokens[:1])
+        assert len(calls) == expected
+        if dtypes[0] == torch.float64:
+            p, q = (Laws(part.softmax(-1), torch.Tensor.double) for part in rows)
+            _, token = decide_by_level(resolve("univer"), tree, p, q, uniforms)
+            assert torch.equal(out.next_token, token)
+
+
+@pytest.mark.parametrize("vocab", [300, 5000])
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_batch_gives_an_empty_answer(name: str, vocab: int) -> None:
+    tree, target, draft, uniforms = logits(name, "2x2", "plain", vocab=vocab, batch=1)
+    none = DraftTree(tree.topology, tree.tokens[:0])
+    out = verify_logits(name, none, target[:0], draft[:0], uniforms=uniforms[:0])
+    assert out.tokens.shape == (0, 3)
+
+
+def test_a_bad_row_is_seen_when_all_its_tokens_are_children() -> None:
+    topology = Topology.parse("3x1")
+    tree = DraftTree(topology, torch.tensor([[0, 0, 1, -1]]))
+    target, draft = torch.zeros(1, 4, 2), torch.full((1, 1, 2), math.nan)
+    uniforms = torch.full((1, 5), 0.5, dtype=torch.float64)
+    for name in NAMES:
+        with pytest.raises(InputError, match="draft_logits: the row of node 0 in tree 0 holds NaN"):
+            by_tree(resolve(name), tree, target, draft, Filters(), uniforms)
+
+
+def peaked_draft(temperature: float, trees: int) -> tuple[DraftTree, Tensor, Tensor, Tensor]:
+    """The best token 103 temperatures above what is left; the target wants what is left."""
+    draft = torch.full((16,), -5.0)
+    draft[:3] = torch.tensor([103.277 * temperature, 0.0, -0.75 * temperature])
+    target = torch.full((16,), -100.0)
+    target[1:3] = 0.0
+    topology, generator = Topology.parse("2x1"), torch_generator("peaked draft")
+    law = Filters(temperature)(draft)
+    tree, _ = draft_tree(
+        "top_residual",
+        topology,
+        torch.zeros(trees, dtype=torch.int64),
+        lambda *_: (law.expand(trees, 1, 16), None),
+        generator=generator,
+    )
+    uniforms = torch.rand(trees, 4, generator=generator, dtype=torch.float64)
+    return tree, target.expand(trees, 3, 16), draft.expand(trees, 1, 16), uniforms
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+@pytest.mark.parametrize("path", [by_tree, by_level], ids=["tree", "level"])
+@pytest.mark.parametrize("name", ["greedy", "univer"])
+def test_what_is_left_of_a_peaked_draft_is_judged_by_the_law_it_was_drawn_from(
+    name: str, path: Any, temperature: float
+) -> None:
+    """Half and half, as the target says; a mass taken from exact logits gave .74 and .26.
+
+    4,000 trees: 8 standard errors are .064, a false alarm has probability 1e-15.
+    """
+    tree, target, draft, uniforms = peaked_draft(temperature, 4_000)
+    filters = Filters(temperature)
+    out = emit(tree, *path(resolve(name), tree, target, draft, filters, uniforms))
+    share = (out.tokens[:, 0] == 1).double().mean()
+    assert abs(share - 0.5) < 0.064
+
+
+@pytest.mark.parametrize("toy", [("sharp", "2x1", 4), ("sharp", "chain:2", 4)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gate_finds_the_target_law_exactly(name: str, toy: tuple[str, str, int]) -> None:
+    """Exact probing, as `univer certify` does it: float32's rounding and no more."""
+
+    def single(tree: DraftTree, target: Any, draft: Any, *, uniforms: Any) -> Any:
+        # Rows of absent nodes hold anything; a logarithm of that may be no logit.
+        p, q = (part.log().float().nan_to_num(0.0, 0.0, -math.inf) for part in (target, draft))
+        return emit(tree, *by_tree(resolve(name), tree, p, q, Filters(), uniforms))
+
+    found = probe(Subject(name, VERIFIERS[name].drafting, single), gate_problem(*toy))
+    assert found.law.joint_tv() <= FLOAT32_TOLERANCE

@@ -32,7 +32,7 @@ _draw = partial(Patch, "univer.sampling")
 _table = partial(Patch, "univer.indices")
 
 END = "return emit(tree, *decide_by_level(verifier, tree, target, draft, uniforms))"
-TARGET_LAWS = "Laws(target_probs, _renormalise)"
+TARGET_LAWS = "Laws(target_probs, renormalise)"
 DRAFT_LAWS = "Laws(draft_probs, lambda rows: rows.double().contiguous())"
 DRAW = "token = inverse_cdf(weights, eta[:, -1])"
 COINS = "decide(topology, judged.acceptance, eta[:, :-1])"

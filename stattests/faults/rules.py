@@ -41,7 +41,7 @@ TARGET_ONLY_RRSW = (
     _rule(RRSW_RESIDUAL, "residual=without(scale[:, None] * target, children)"),
     _rule(RRSW_REJECTION, "rejection_mass=1 - scale"),
 )
-SQUARED = "Laws(p.rows, lambda rows: _renormalise(rows ** 2))"
+SQUARED = "Laws(p.rows, lambda rows: renormalise(rows ** 2))"
 
 NEAR, SPARSE = ("near", "2x1", 4), ("dirichlet-.3", "2x1", 4)
 SHARP3 = ("sharp", "3x1", 5)
