@@ -207,14 +207,19 @@ def choose(
         InputError: names the argument that does not fit.
     """
     auto, rule = auto or Auto(), resolve(verifier)
-    decoder = Decoder(
-        target,
-        drafter,
-        prompt,
-        filters=filters or Filters(),
-        max_new_tokens=sum(shape.depth + 1 for shape in auto.plan),
-        clock=auto.clock,
-    )
+    most = sum(shape.depth + 1 for shape in auto.plan)
+    shaping = filters or Filters()
+    try:
+        decoder = Decoder(
+            target, drafter, prompt, filters=shaping, max_new_tokens=most, clock=auto.clock
+        )
+    except InputError as error:
+        if not str(error).startswith("max_new_tokens"):
+            raise
+        raise InputError(
+            f"prompt: the cycles that measure may write {most} tokens behind it, which does not"
+            f" fit; take a shorter prompt, or fewer rounds or candidates ({error})"
+        ) from error
     tally = Tally(auto.plan)
 
     def endless(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:

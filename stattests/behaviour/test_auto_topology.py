@@ -315,6 +315,20 @@ def test_a_text_that_ends_in_the_warm_up_makes_no_choice() -> None:
     assert len(done.tokens) == 3
 
 
+def test_a_clock_that_stands_still_stops_no_text() -> None:
+    target, auto = tiny_llama(3), Auto(clock=lambda: 0.0)
+    done = generate(target, target, PROMPT, topology=auto, max_new_tokens=60, seed=0)
+    assert len(done.tokens) == 60
+    assert done.choice is not None
+
+
+def test_a_prompt_without_room_for_the_warm_up_is_named() -> None:
+    target, generator = tiny_llama(3), torch.Generator()
+    positions = target.config.max_position_embeddings
+    with pytest.raises(InputError, match="prompt: the cycles that measure may write"):
+        choose(target, target, [1] * (positions - 2), generator=generator)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -322,6 +336,9 @@ def test_a_text_that_ends_in_the_warm_up_makes_no_choice() -> None:
         ({"candidates": ("2x2", [[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]])}, "given twice"),
         ({"candidates": ("2by2",)}, "topology: cannot read '2by2'"),
         ({"rounds": 0}, "rounds: expected an integer >= 1, got 0"),
+        ({"candidates": 5}, "candidates: expected a list of them, got 5"),
+        ({"told": 5}, "told: expected a function, got 5"),
+        ({"clock": None}, "clock: expected a function, got None"),
     ],
     ids=str,
 )
