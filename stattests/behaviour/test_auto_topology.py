@@ -316,9 +316,9 @@ def test_a_text_that_ends_in_the_warm_up_makes_no_choice() -> None:
 
 
 def test_a_clock_that_stands_still_stops_no_text() -> None:
-    target, auto = tiny_llama(3), Auto(clock=lambda: 0.0)
-    done = generate(target, target, PROMPT, topology=auto, max_new_tokens=60, seed=0)
-    assert len(done.tokens) == 60
+    target, auto = tiny_llama(3), Auto(SMALL, rounds=1, clock=lambda: 0.0)
+    done = generate(target, target, PROMPT, topology=auto, max_new_tokens=50, seed=0)
+    assert len(done.tokens) == 50
     assert done.choice is not None
 
 
