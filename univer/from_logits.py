@@ -120,7 +120,7 @@ def verify_logits(
     Args:
         verifier: a name in VERIFIERS or a Verifier.
         tree: as in `verify`.
-        target_logits: [B, N, V]; any floating dtype, -inf for tokens that cannot come.
+        target_logits: [B, N, V], float16 to float64; -inf for tokens that cannot come.
         draft_logits: [B, I, V].
         temperature: shapes both laws; at 0 both are one-hot on their largest logit.
         uniforms: as in `verify`.
