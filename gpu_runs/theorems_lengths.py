@@ -62,6 +62,7 @@ def first_layer(drawn: Drawn) -> Drawn:
         tree=tree,
         target_logits=drawn.target_logits[:, rows],
         draft_logits=drawn.draft_logits[:, :1],
+        draft_probs=drawn.draft_probs[:, :1],
     )
 
 

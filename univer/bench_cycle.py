@@ -77,8 +77,8 @@ def cycle_parts(
         start = decoder.now()
         output = decoder.decide(verifier, drawn, generator=generator)
         decided = decoder.now()
-        laws = drawn.filters(drawn.target_logits), drawn.filters(drawn.draft_logits)
-        verify(verifier, drawn.tree, *laws, generator=generator)
+        target_probs = drawn.filters(drawn.target_logits)
+        verify(verifier, drawn.tree, target_probs, drawn.draft_probs, generator=generator)
         before = decoder.now()
         decoder.advance(output)
         spent["draws"] = drawn.draft_ms - spent["draft_models"]

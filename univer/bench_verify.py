@@ -136,14 +136,14 @@ def nodes_read(name: str, given: Problem, repeat: int) -> float:
         opened += 1
         return rule(*arguments)
 
-    one_tree.decide(
-        counted,
-        one_tree.DECISIONS[verifier.composition],
+    one_tree.by_tree(
+        verifier,
         given.trees[verifier.drafting][repeat],
         given.target,
         given.draft,
         Filters(),
         given.uniforms[repeat],
+        {verifier.allocation: counted},
     )
     return opened / len(given.target)
 
@@ -197,11 +197,11 @@ def _chain_sampler(given: Problem) -> Method | None:
     return lambda i: _speculative_sampling(chains[i], draft, depth, target)
 
 
-def timed(given: Problem, repeats: int, warm: int = 1) -> dict[str, float]:
+def timed(given: Problem, repeats: int) -> dict[str, float]:
     """Median milliseconds of each method; they take turns."""
     found = methods(given)
     times: dict[str, list[float]] = {name: [] for name in found}
-    for repeat in range(-warm, repeats):
+    for repeat in range(-1, repeats):  # the first one warms up
         for name, method in found.items():
             _wait(given.target.device)
             start = time.perf_counter()
@@ -229,9 +229,9 @@ class Line:
     milliseconds: dict[str, float]
     nodes: dict[str, float]
 
-    def ratio(self, method: str, to: str = "softmax") -> float:
-        """A method's time over another's."""
-        return self.milliseconds[method] / self.milliseconds[to]
+    def ratio(self, method: str) -> float:
+        """A method's time over the softmax's."""
+        return self.milliseconds[method] / self.milliseconds["softmax"]
 
 
 def measure(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from univer.allocation import Allocated
-from univer.indices import Columns, columns, indices, set_columns
+from univer.indices import Columns, LayerIndices, columns, indices, set_columns
 from univer.rows import ratio, total
 from univer.topology import MAX_NODES, Topology
 
@@ -45,6 +45,32 @@ class Judged:
 
     acceptance: Tensor
     scale: Tensor
+
+
+def allocate_layer(
+    layer: LayerIndices,
+    tokens: Tensor,
+    scale: Tensor,
+    allocate: Allocate,
+    target: Tensor,
+    draft: Rows,
+) -> Allocated:
+    """The masses of one layer's nodes in all trees, B n rows.
+
+    Args:
+        layer: which nodes.
+        tokens: int64 [B, N].
+        scale: float64 [B, N].
+        allocate: the rule.
+        target: the target's laws after these nodes, [B, n, V].
+        draft: laws by row of draft_probs.
+    """
+    return allocate(
+        columns(scale, layer.nodes).flatten(),
+        target.flatten(0, 1),
+        draft(layer.draft_rows).flatten(0, 1),
+        columns(tokens, layer.slots).flatten(0, 1),
+    )
 
 
 def judge(
@@ -74,12 +100,7 @@ def judge(
     for layer in indices(topology, tokens.device, widest).layers:
         nodes, slots = layer.nodes, layer.slots
         children = columns(tokens, slots)
-        masses = allocate(
-            columns(scale, nodes).flatten(),
-            target(nodes).flatten(0, 1),
-            draft(layer.draft_rows).flatten(0, 1),
-            children.flatten(0, 1),
-        )
+        masses = allocate_layer(layer, tokens, scale, allocate, target(nodes), draft)
         shape = (batch, len(nodes.ids))
         # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0.
         accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)

@@ -88,9 +88,14 @@ class Modelled:
         return 1e3 * self.length / self.costs.total_ms
 
     @property
+    def cycle_ratio(self) -> float:
+        """A cycle's time over plain decoding's."""
+        return self.costs.total_ms / self.plain.total_ms
+
+    @property
     def speed_up(self) -> float:
-        """That over plain decoding's."""
-        return self.length * self.plain.total_ms / self.costs.total_ms
+        """The modelled speed over plain decoding's."""
+        return self.length / self.cycle_ratio
 
     @property
     def pays_below(self) -> float:
@@ -148,7 +153,7 @@ class Choice:
         if best.topology != PLAIN:
             return (
                 f"chosen: {best.topology}, {best.speed_up:.2f} x plain decoding: {best.length:.2f}"
-                f" tokens a cycle that costs {best.costs.total_ms / best.plain.total_ms:.2f} of it."
+                f" tokens a cycle that costs {best.cycle_ratio:.2f} of it."
             )
         others = [row for row in self.rows if row.topology != PLAIN]
         if not others:
@@ -162,8 +167,8 @@ class Choice:
             )
         return (
             f"chosen: none, plain decoding. No tree pays here: the best, {near.topology}, brings"
-            f" {near.length:.2f} tokens a cycle that costs"
-            f" {near.costs.total_ms / near.plain.total_ms:.2f} plain ones ({near.speed_up:.2f} x);"
+            f" {near.length:.2f} tokens a cycle that costs {near.cycle_ratio:.2f} plain ones"
+            f" ({near.speed_up:.2f} x);"
             f" {needed}"
         )
 

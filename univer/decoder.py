@@ -25,7 +25,7 @@ from univer.cached_model import CachedModel
 from univer.drafters import Drafter
 from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
-from univer.errors import InputError
+from univer.errors import InputError, check_token_ids
 from univer.filters import Filters, Shaping
 from univer.from_logits import verify_logits
 from univer.topology import Topology
@@ -42,6 +42,7 @@ class Drawn:
     tree: one tree, on the target's device like the rows.
     target_logits: [1, N, V], after every node.
     draft_logits: [1, I, V], at every internal node.
+    draft_probs: [1, I, V], the laws that the tree was drawn from.
     filters: shapes the laws of both.
     draft_ms, target_ms: time of drafting and of the target's forward, in milliseconds.
     """
@@ -49,6 +50,7 @@ class Drawn:
     tree: DraftTree
     target_logits: Tensor
     draft_logits: Tensor
+    draft_probs: Tensor
     filters: Shaping
     draft_ms: float
     target_ms: float
@@ -57,11 +59,6 @@ class Drawn:
     def target_probs(self) -> Tensor:
         """The target's laws, [1, N, V]; float64 for a float64 model, else float32."""
         return self.filters(self.target_logits)
-
-    @cached_property
-    def draft_probs(self) -> Tensor:
-        """The laws that the tree was drawn from, [1, I, V]."""
-        return self.filters(self.draft_logits) if self.tree.topology.internal else self.draft_logits
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class Decoder:
             levels.append(logits)
             return self.filters(logits), logits if self.filters.greedy else None
 
-        tree, empty = draft_tree(drafting, topology, root, next_law, generator=generator)
+        tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
         drafted = self.now()
         tree = DraftTree(topology, tree.tokens.to(self._target.device))
         logits = self._target.logits(self.text, tree, range(topology.num_nodes))
@@ -158,7 +155,8 @@ class Decoder:
         return Drawn(
             tree,
             logits,
-            (torch.cat(levels, 1) if levels else empty).to(logits.device),
+            (torch.cat(levels, 1) if levels else draft_probs).to(logits.device),
+            draft_probs.to(logits.device),
             self.filters,
             1e3 * (drafted - start),
             1e3 * (scored - drafted),
@@ -242,11 +240,7 @@ def _prompt_ids(prompt: Sequence[int] | Tensor, vocabulary: int) -> list[int]:
         raise InputError(f"prompt: expected token ids, got {type(prompt).__name__}.")
     if not prompt:
         raise InputError("prompt: it is empty; at least one token (such as BOS) is needed.")
-    for at, token in enumerate(prompt):
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
-            raise InputError(
-                f"prompt: entry {at} is {token!r}; expected a token id in [0, {vocabulary})."
-            )
+    check_token_ids("prompt", prompt, vocabulary)
     return list(prompt)
 
 

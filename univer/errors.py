@@ -28,6 +28,15 @@ def check_choice(argument: str, given: object, known: Iterable[str]) -> None:
         raise InputError(f"{argument}: {given!r} is unknown; choose one of {', '.join(names)}.")
 
 
+def check_token_ids(argument: str, ids: Sequence[object], vocabulary: int) -> None:
+    """Check that all entries are token ids, in [0, vocabulary)."""
+    for at, token in enumerate(ids):
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
+            raise InputError(
+                f"{argument}: entry {at} is {token!r}; expected a token id in [0, {vocabulary})."
+            )
+
+
 def check_exactly_one(first: str, given: object, second: str, other: object) -> None:
     """Check that exactly one of two arguments is given (not None)."""
     if (given is None) == (other is None):

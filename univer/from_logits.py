@@ -3,7 +3,7 @@
 | path | where | what it reads |
 |---|---|---|
 | `univer.fused` | a GPU with Triton, rule `ot` | the rows of all inner nodes, in a few kernels |
-| `by_tree`, `univer.one_tree` | a CPU, large rows | a node's rows when needed, in float32 |
+| `univer.one_tree` | a CPU, large rows | a node's rows when needed, in float32 |
 | `by_level` | anything else | the rows of all inner nodes, in float64 like `verify` |
 
 Letters: B trees, N nodes, I internal nodes, V vocabulary.
@@ -15,22 +15,20 @@ import torch
 from torch import Tensor
 
 from univer import fused, one_tree
-from univer.composition import present_nodes
 from univer.drafting import DraftTree
-from univer.errors import check_logit_rows, node_in_tree
 from univer.filters import Filters
-from univer.indices import columns, indices, set_columns
 from univer.sampling import take_uniforms
 from univer.verifiers import (
     Laws,
     Verifier,
     VerifyOutput,
+    check_inner_logits,
     check_shapes,
+    check_stop_logits,
     decide_by_level,
     emit,
     renormalise,
     resolve,
-    rows_at,
 )
 
 LARGE = 4096  # tokens of a vocabulary whose rows are worth being read one by one
@@ -51,20 +49,6 @@ def _one_by_one(verifier: Verifier, target_logits: Tensor, draft_logits: Tensor)
     )
 
 
-def by_tree(
-    verifier: Verifier,
-    tree: DraftTree,
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    filters: Filters,
-    uniforms: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Where each cycle stops and the token that follows, int64 [B] both: tree after tree."""
-    rule = one_tree.RULES[verifier.allocation]
-    decision = one_tree.DECISIONS[verifier.composition]
-    return one_tree.decide(rule, decision, tree, target_logits, draft_logits, filters, uniforms)
-
-
 def by_level(
     verifier: Verifier,
     tree: DraftTree,
@@ -74,16 +58,7 @@ def by_level(
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both: level after level."""
-    topology = tree.topology
-    inner = indices(topology, tree.tokens.device).internal
-    if topology.internal:
-        present = present_nodes(tree.tokens)
-        read = torch.zeros_like(present)
-        set_columns(read, inner, columns(present, inner))
-        everywhere = node_in_tree(range(topology.num_nodes))
-        check_logit_rows("target_logits", target_logits, read, everywhere)
-        place = node_in_tree(topology.internal)
-        check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
+    check_inner_logits(tree, target_logits, draft_logits)
 
     def law(rows: Tensor) -> Tensor:
         # In the dtype that children are drawn in; float32 sums are off and are taken once more.
@@ -92,12 +67,7 @@ def by_level(
 
     target, draft = (Laws(logits, law) for logits in (target_logits, draft_logits))
     stop, next_token = decide_by_level(verifier, tree, target, draft, uniforms)
-    check_logit_rows(
-        "target_logits",
-        rows_at(target_logits, stop),
-        torch.ones_like(stop, dtype=torch.bool),
-        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
-    )
+    check_stop_logits(target_logits, stop)
     return stop, next_token
 
 
@@ -154,9 +124,9 @@ def verify_logits(
         )
         if output is not None:
             return output
-    check_shapes(verifier, tree, target_logits, draft_logits, "logits")
+    check_shapes(tree, target_logits, draft_logits, "logits")
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     large = not filters.greedy and _one_by_one(verifier, target_logits, draft_logits)
-    decide = by_tree if large else by_level
+    decide = one_tree.by_tree if large else by_level
     return emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))

@@ -30,19 +30,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from univer.composition import present_nodes
 from univer.drafting import DraftTree, check_tokens
 from univer.errors import (
     check_exactly_one,
-    check_logit_rows,
     check_rows_shape,
     check_uniforms,
-    node_in_tree,
 )
-from univer.indices import Indices, columns, indices
+from univer.indices import Indices, indices
 from univer.sampling import take_uniforms
 from univer.topology import Topology
-from univer.verifiers import Verifier, VerifyOutput
+from univer.verifiers import Verifier, VerifyOutput, check_inner_logits, check_stop_logits
 
 MOST_TREES = 65_535  # programs along a grid's later axes
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 asks for float64 answers
@@ -163,7 +160,7 @@ def allocate(
         "inner": table.shared.internal.ids, "slots": table.slots, "row_of": table.row_of,
         "order": table.shared.post_order.ids,
         "paths": table.shared.paths, "depths": table.shared.depths,
-        "V": vocab, "N": nodes, "I": inner, "D": topology.depth, "K": count, "M": arity,
+        "V": vocab, "N": nodes, "I": inner, "K": count, "M": arity,
         "SLOTS": _power_of_two(arity), "NODES": _power_of_two(nodes + 1),
         "BLOCK": BLOCK, "BLOCKS": _power_of_two(count),
         "DEPTH": topology.depth, "STEPS": _power_of_two(topology.depth + 1),
@@ -190,7 +187,7 @@ def decide(values: dict[str, Any], uniforms: Tensor) -> tuple[VerifyOutput, Tens
     from univer import kernels
 
     batch, device = len(uniforms), uniforms.device
-    vocab, count, depth = (values[name] for name in "VKD")
+    vocab, count, depth = (values[name] for name in ("V", "K", "DEPTH"))
     integers = partial(torch.empty, dtype=torch.int64, device=device)
     values = values | {
         "uniforms": uniforms.contiguous(),
@@ -252,16 +249,7 @@ def _explain(
     tree: DraftTree, target_logits: Tensor, draft_logits: Tensor, uniforms: Tensor, stop: Tensor
 ) -> None:
     """Raise the error of the input that the kernels found bad, if it is that."""
-    topology, tokens = tree.topology, tree.tokens
-    check_tokens(topology, tokens, target_logits.shape[-1])
-    inner = indices(topology, tokens.device).internal
-    present, place = columns(present_nodes(tokens), inner), node_in_tree(topology.internal)
-    check_logit_rows("target_logits", columns(target_logits, inner), present, place)
-    check_logit_rows("draft_logits", draft_logits, present, place)
-    check_uniforms("uniforms", uniforms, tuple(uniforms.shape), tokens.device)
-    check_logit_rows(
-        "target_logits",
-        target_logits[torch.arange(len(stop), device=stop.device), stop],
-        torch.ones_like(stop, dtype=torch.bool),
-        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
-    )
+    check_tokens(tree.topology, tree.tokens, target_logits.shape[-1])
+    check_inner_logits(tree, target_logits, draft_logits)
+    check_uniforms("uniforms", uniforms, tuple(uniforms.shape), tree.tokens.device)
+    check_stop_logits(target_logits, stop)

@@ -324,8 +324,8 @@ def _first_beyond(weights, bound, COUNT: tl.constexpr):
 @triton.jit
 def draw(
     weights, sums, shifts, uniforms, tokens, stop, paths, depths,
-    accepted_nodes, num_accepted, next_token, emitted, flag, k, V, N, D, K,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STEPS: tl.constexpr,
+    accepted_nodes, num_accepted, next_token, emitted, flag, k, V, N, K,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """The next token by inverse CDF in token-id order: its block first, then its place there."""
     tree = tl.program_id(0).to(tl.int64)
@@ -344,12 +344,13 @@ def draw(
     weight = tl.load(weights + tree * V + ids, mask=ids < V, other=0.0).to(tl.float64)
     token = block * BLOCK + _first_beyond(weight, inside, BLOCK)
     node, d = tl.load(stop + tree), tl.arange(0, STEPS)
-    path = tl.load(paths + node * D + d, mask=d < D, other=-1)
+    path = tl.load(paths + node * DEPTH + d, mask=d < DEPTH, other=-1)
     kept, length = (
         tl.load(tokens + tree * N + path, mask=path >= 0, other=-1),
         tl.load(depths + node),
     )
-    tl.store(accepted_nodes + tree * D + d, path, mask=d < D)
-    tl.store(emitted + tree * (D + 1) + d, tl.where(d == length, token, kept), mask=d <= D)
+    tl.store(accepted_nodes + tree * DEPTH + d, path, mask=d < DEPTH)
+    here = emitted + tree * (DEPTH + 1) + d
+    tl.store(here, tl.where(d == length, token, kept), mask=d <= DEPTH)
     tl.store(num_accepted + tree, length)
     tl.store(next_token + tree, token.to(tl.int64))

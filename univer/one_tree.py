@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,7 @@ from univer.drafting import DraftTree
 from univer.errors import check_logit_rows
 from univer.filters import Filters
 from univer.topology import Topology
+from univer.verifiers import Verifier
 
 BLOCK = 1024  # entries whose sum is looked at before they are, when a token is drawn
 LITTLE = 2.0**-60  # draft mass below which what is left is divided by it
@@ -243,25 +244,25 @@ Decision = Callable[[_Visit, Topology, list[float]], int]
 DECISIONS: dict[str, Decision] = {"local": _local, "conditional": _conditional}
 
 
-def decide(
-    rule: Rule,
-    decision: Decision,
+def by_tree(
+    verifier: Verifier,
     tree: DraftTree,
     target_logits: Tensor,
     draft_logits: Tensor,
     filters: Filters,
     uniforms: Tensor,
+    rules: Mapping[str, Rule] = RULES,
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both.
 
     Args:
-        rule: one of RULES.
-        decision: one of DECISIONS.
+        verifier: its allocation is in `rules`, its composition in DECISIONS.
         tree: B trees.
         target_logits: [B, N, V], on the CPU.
         draft_logits: [B, I, V].
         filters: a temperature above 0 and no other filter.
         uniforms: float64 [B, N + 1].
+        rules: by the names of allocations.
 
     Raises:
         InputError: a row that is read holds no logits.
@@ -273,8 +274,8 @@ def decide(
         zip(tree.tokens.tolist(), uniforms.tolist(), strict=True)
     ):
         laws = Rows(target_logits[b], draft_logits[b], filters, b)
-        visit = _Visit(rule, tree.topology, tokens, laws)
-        stop = decision(visit, tree.topology, numbers)
+        visit = _Visit(rules[verifier.allocation], tree.topology, tokens, laws)
+        stop = DECISIONS[verifier.composition](visit, tree.topology, numbers)
         decided.append((stop, visit.next_token(stop, numbers[-1])))
     stop, token = torch.tensor(decided, dtype=torch.int64).reshape(-1, 2).T
     return stop, token

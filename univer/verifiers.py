@@ -24,6 +24,7 @@ from univer.allocation import ALLOCATION
 from univer.composition import (
     COMPOSITION,
     Judged,
+    allocate_layer,
     judge,
     next_token_weights,
     present_nodes,
@@ -32,11 +33,12 @@ from univer.drafting import DRAFTING, DraftTree, check_tokens
 from univer.errors import (
     InputError,
     check_choice,
+    check_logit_rows,
     check_prob_rows,
     check_rows_shape,
     node_in_tree,
 )
-from univer.indices import Columns, columns, indices
+from univer.indices import Columns, columns, indices, set_columns
 from univer.rows import total
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
@@ -128,11 +130,8 @@ def renormalise(probs: Tensor) -> Tensor:
     return probs / total(probs)[..., None]
 
 
-def check_shapes(
-    verifier: str | Verifier, tree: DraftTree, target: Tensor, draft: Tensor, kind: str
-) -> Verifier:
-    """Check tree and shapes of the rows, `kind` "probs" or "logits"; return the verifier."""
-    verifier = resolve(verifier)
+def check_shapes(tree: DraftTree, target: Tensor, draft: Tensor, kind: str) -> None:
+    """Check a tree, its tokens and the shapes of its rows, `kind` "probs" or "logits"."""
     if not isinstance(tree, DraftTree):
         raise InputError(f"tree: expected a DraftTree, got {type(tree).__name__}.")
     topology, tokens = tree.topology, tree.tokens
@@ -141,7 +140,29 @@ def check_shapes(
     if topology.internal:
         check_rows_shape(f"draft_{kind}", draft, batch, len(topology.internal), vocab, device)
     check_tokens(topology, tokens, vocab)
-    return verifier
+
+
+def check_inner_logits(tree: DraftTree, target_logits: Tensor, draft_logits: Tensor) -> None:
+    """Check the rows of the internal nodes that are present, without a copy of them."""
+    topology = tree.topology
+    if not topology.internal:
+        return
+    inner, present = indices(topology, tree.tokens.device).internal, present_nodes(tree.tokens)
+    read = torch.zeros_like(present)
+    set_columns(read, inner, columns(present, inner))
+    check_logit_rows("target_logits", target_logits, read, node_in_tree(range(topology.num_nodes)))
+    place = node_in_tree(topology.internal)
+    check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
+
+
+def check_stop_logits(target_logits: Tensor, stop: Tensor) -> None:
+    """Check the rows of the nodes [B] that cycles stop at, one a tree."""
+    check_logit_rows(
+        "target_logits",
+        rows_at(target_logits, stop),
+        torch.ones_like(stop, dtype=torch.bool),
+        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +189,8 @@ def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
 ) -> tuple[Verifier, Laws, Laws]:
     """Check the input of `verify` and `stop_law`; return the rule and its laws."""
-    verifier = check_shapes(verifier, tree, target_probs, draft_probs, "probs")
+    verifier = resolve(verifier)
+    check_shapes(tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     present = present_nodes(tree.tokens)
     everywhere = node_in_tree(range(topology.num_nodes))
@@ -331,16 +353,9 @@ def stop_law(
         laws[:, table.leaves.ids] = target(table.leaves)
         for layer in table.layers:
             law = target(layer.nodes)
-            residual = (
-                ALLOCATION[verifier.allocation]
-                .allocate(
-                    columns(judged.scale, layer.nodes).flatten(),
-                    law.flatten(0, 1),
-                    draft(layer.draft_rows).flatten(0, 1),
-                    columns(tokens, layer.slots).flatten(0, 1),
-                )
-                .residual.view_as(law)
-            )
+            rule = ALLOCATION[verifier.allocation].allocate
+            masses = allocate_layer(layer, tokens, judged.scale, rule, law, draft)
+            residual = masses.residual.view_as(law)
             mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.
             laws[:, layer.nodes.ids] = torch.where(mass > 0, residual / mass, law)

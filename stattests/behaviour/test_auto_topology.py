@@ -110,7 +110,7 @@ def test_lengths_inside_a_tree_are_those_of_trees_drawn_alone(verifier: str) -> 
             for row, chance in enumerate(chances):
                 one = slice(row, row + 1)
                 p, q = (part[one].log() for part in rows)
-                drawn = Drawn(DraftTree(shape, tokens[one]), p, q, Filters(), 0, 0)
+                drawn = Drawn(DraftTree(shape, tokens[one]), p, q, rows[1][one], Filters(), 0, 0)
                 for small, length in lengths_inside(rule, drawn, (TWO, star)).items():
                     lengths[small] += chance * length
     assert lengths == pytest.approx(found, abs=EXACT)

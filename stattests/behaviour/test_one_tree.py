@@ -31,7 +31,8 @@ from univer import (
     verify_logits,
 )
 from univer.composition import COMPOSITION
-from univer.from_logits import by_level, by_tree
+from univer.from_logits import by_level
+from univer.one_tree import by_tree
 from univer.sampling import LARGEST
 from univer.verifiers import Laws, decide_by_level, emit, resolve
 
@@ -261,13 +262,13 @@ def test_planted_fault_is_caught(name: str, kind: str, fault: Fault) -> None:
 def test_the_path_is_chosen_by_vocabulary_and_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never by the batch; float64 is `verify` to the last bit."""
     calls = []
-    whole = one_tree.decide
+    whole = one_tree.by_tree
 
     def watched(*arguments: Any) -> Any:
         calls.append("tree")
         return whole(*arguments)
 
-    monkeypatch.setattr(one_tree, "decide", watched)
+    monkeypatch.setattr(one_tree, "by_tree", watched)
     for vocab, dtypes, expected in (
         (300, (torch.float32, torch.float32), 0),
         (5000, (torch.float32, torch.float32), 2),

@@ -144,7 +144,7 @@ def drawn_tree(seed: int, shape: str, vocabulary: int = 6) -> Drawn:
     tree, rows = draft_tree(
         "top_residual", topology, torch.tensor([2]), next_law, generator=seeded(seed)
     )
-    return Drawn(tree, target[None].log(), rows.log(), Filters(), 0.0, 0.0)
+    return Drawn(tree, target[None].log(), rows.log(), rows, Filters(), 0.0, 0.0)
 
 
 @pytest.mark.parametrize("shape", ["2x2", "chain:3", "3x2"])

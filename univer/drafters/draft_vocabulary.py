@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from univer.errors import InputError
+from univer.errors import InputError, check_token_ids
 
 D2T, T2D, SIZE = "d2t", "t2d", "draft_vocab_size"
 
@@ -49,12 +49,7 @@ def check_draft_vocabulary(ids: object, vocabulary: int) -> tuple[int, ...]:
         raise InputError(f"draft_vocabulary: expected token ids, got {type(ids).__name__}.")
     if not given:
         raise InputError("draft_vocabulary: it is empty; at least one token id is needed.")
-    for at, token in enumerate(given):
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
-            raise InputError(
-                f"draft_vocabulary: entry {at} is {token!r}; expected a token id in"
-                f" [0, {vocabulary})."
-            )
+    check_token_ids("draft_vocabulary", given, vocabulary)
     if len(set(given)) < len(given):
         twin = Counter(given).most_common(1)[0][0]
         raise InputError(f"draft_vocabulary: token id {twin} is given twice.")
