@@ -26,7 +26,7 @@ from gpu_runs.theorems_findings import Finding, at_most
 from univer.allocation import ALLOCATION
 from univer.rows import normalise, ratio, total, without
 
-Allocate = Callable[[Tensor, Tensor, Tensor, Tensor], Any]  # as in univer.allocation
+Allocate = Callable[[Tensor, Tensor, Tensor, Tensor], Any]  # as in univer.rules
 
 OT: Allocate = ALLOCATION["ot"].allocate
 LIMITS = {torch.float32: 2e-6, torch.float64: 1e-12}

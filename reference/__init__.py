@@ -5,21 +5,58 @@ package imports neither torch nor univer: it is an independent witness, written 
 the papers and slow on purpose.
 """
 
-from reference import drafting, enumeration, greedy, rrsw, traversal, univer
-from reference.decision import StopLaw, Topology, Tree, VerifyOutput
+from reference import (
+    block_verification,
+    drafting,
+    enumeration,
+    greedy,
+    k_seq,
+    optimal,
+    rrs,
+    rrsw,
+    spechub,
+    target_only,
+    token_verification,
+    traversal,
+    univer,
+)
+from reference.composed import Composed
+from reference.decision import StopLaw, Topology, Tree, Verifier, VerifyOutput
 
-VERIFIERS = {"rrsw": rrsw, "traversal": traversal, "greedy": greedy, "univer": univer}
+# Rules that are published for one layer, in both compositions.
+LAYERS = {"rrs": rrs, "k_seq": k_seq, "spechub": spechub, "target_only": target_only}
+VERIFIERS: dict[str, Verifier] = {
+    "rrsw": rrsw,
+    "traversal": traversal,
+    "greedy": greedy,
+    "univer": univer,
+    "token_verification": token_verification,
+    "block_verification": block_verification,
+    **{name: Composed(rule.DRAFTING, rule.layer, False) for name, rule in LAYERS.items()},
+    **{
+        f"{name}_conditional": Composed(rule.DRAFTING, rule.layer, True)
+        for name, rule in LAYERS.items()
+    },
+}
 
 __all__ = [
+    "LAYERS",
     "VERIFIERS",
     "StopLaw",
     "Topology",
     "Tree",
     "VerifyOutput",
+    "block_verification",
     "drafting",
     "enumeration",
     "greedy",
+    "k_seq",
+    "optimal",
+    "rrs",
     "rrsw",
+    "spechub",
+    "target_only",
+    "token_verification",
     "traversal",
     "univer",
 ]

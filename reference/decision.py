@@ -113,6 +113,27 @@ class StopLaw:
     expected_accepted: Number
 
 
+class Verifier(Protocol):
+    """What a reference module, or a rule composed over trees, offers."""
+
+    @property
+    def DRAFTING(self) -> str:  # noqa: N802 - the name of a module's constant
+        """Its draft law."""
+
+    def verify(
+        self,
+        tree: TreeLike,
+        target_probs: ArrayLike,
+        draft_probs: ArrayLike,
+        *,
+        uniforms: ArrayLike,
+    ) -> VerifyOutput:
+        """The decision with given uniforms [N + 1]."""
+
+    def stop_law(self, tree: TreeLike, target_probs: ArrayLike, draft_probs: ArrayLike) -> StopLaw:
+        """The exact law of (stop node, next token) given the tree."""
+
+
 def path(topology: TopologyLike, node: int) -> list[int]:
     """Nodes from the root's child down to `node`."""
     nodes: list[int] = []

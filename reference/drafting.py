@@ -1,9 +1,12 @@
 """The draft laws of SPEC 3, one node at a time: draw the children, or list all of them.
 
-| law | first m - 1 children | last child |
-|---|---|---|
-| `top_residual` | the m - 1 most probable (ties: the lower id), fixed | drawn from the rest |
-| `without_replacement` | drawn one after another, each without the earlier ones | likewise |
+| law | children of a node |
+|---|---|
+| `top_residual` | the m - 1 most probable (ties: the lower id), one drawn from the rest |
+| `without_replacement` | drawn one after another, each without the earlier ones |
+| `with_replacement` | drawn independently of each other |
+| `top` | the m most probable |
+| `spechub_pairs` | one drawn, then the most probable; if that is it, one drawn from the rest |
 
 An absent child is -1; absent children come last.
 """
@@ -17,16 +20,23 @@ from numpy.typing import ArrayLike
 
 from reference.laws import Law, Number, as_laws, inverse_cdf, normalise, one, without
 
-DRAFTING = ("top_residual", "without_replacement")
+DRAFTING = ("top_residual", "without_replacement", "with_replacement", "top", "spechub_pairs")
 
 
-def _fixed(drafting: str, law: Law, arity: int) -> list[int]:
-    """The children that are known before anything is drawn."""
+def _next(drafting: str, law: Law, arity: int, children: list[int]) -> tuple[Law, int]:
+    """The law [V] of the next child after these, and the slot whose number draws it."""
     if drafting not in DRAFTING:
         raise ValueError(f"drafting: {drafting!r} is unknown; choose one of {', '.join(DRAFTING)}.")
-    if drafting == "without_replacement":
-        return []
-    return sorted(range(len(law)), key=lambda token: (-law[token], token))[: arity - 1]
+    slot, ranked = len(children), sorted(range(len(law)), key=lambda t: (-law[t], t))
+    fixed = {"top_residual": ranked[: arity - 1], "top": ranked[:arity]}.get(drafting, [])
+    if drafting == "spechub_pairs" and slot == 1 and children[0] != ranked[0]:
+        fixed = [children[0], ranked[0]]
+    if slot < len(fixed):
+        sure = law * 0
+        sure[fixed[slot]] = one(law)
+        return sure, slot
+    earlier = [] if drafting == "with_replacement" else children
+    return normalise(without(law, *earlier)), slot
 
 
 def draft_children(drafting: str, law: ArrayLike, arity: int, uniforms: ArrayLike) -> list[int]:
@@ -37,12 +47,10 @@ def draft_children(drafting: str, law: ArrayLike, arity: int, uniforms: ArrayLik
         [0, 2]
     """
     law, eta = as_laws(law), np.asarray(uniforms)
-    children = _fixed(drafting, law, arity)
+    children: list[int] = []
     while len(children) < arity:
-        token = -1
-        if len(children) < len(law):
-            slot = arity - 1 if drafting == "top_residual" else len(children)
-            token = inverse_cdf(without(law, *children), eta[slot])
+        rest, slot = _next(drafting, law, arity, children)
+        token = inverse_cdf(rest, eta[slot])
         if token < 0:
             break
         children.append(token)
@@ -63,11 +71,11 @@ def children_law(drafting: str, law: ArrayLike, arity: int) -> Iterator[tuple[li
     law = as_laws(law)
 
     def extend(children: list[int], prob: Number) -> Iterator[tuple[list[int], Number]]:
-        rest = normalise(without(law, *children))
-        if len(children) == arity or not rest.sum() > 0:
+        rest = law * 0 if len(children) == arity else _next(drafting, law, arity, children)[0]
+        if not rest.sum() > 0:
             yield children + [-1] * (arity - len(children)), prob
             return
         for token in np.flatnonzero(rest > 0):
             yield from extend([*children, int(token)], prob * rest[token])
 
-    yield from extend(_fixed(drafting, law, arity), one(law))
+    yield from extend([], one(law))

@@ -15,9 +15,8 @@ Letters: T trees, N nodes, I internal nodes, V vocabulary, D depth.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stattests.problems import ROOT_HASH, Problem, extend_hash
-from univer import DraftTree, Topology
+from univer import DRAFTING, DraftTree, Topology
 from univer.indices import columns, indices
 
 MAX_TREES = 2000
@@ -37,33 +36,12 @@ Masses = dict[Prefix, NDArray[np.float64]]  # prefix -> [V]
 Outcomes = Callable[[NDArray[np.float64], int], list[tuple[list[int], float]]]
 
 
-def child_outcomes(
-    drafting: str, law: NDArray[np.float64], arity: int
-) -> list[tuple[list[int], float]]:
-    """Every outcome of drawing a node's children, with its probability."""
-    fixed = []
-    if drafting == "top_residual":
-        fixed = sorted(range(len(law)), key=lambda token: (-law[token], token))[: arity - 1]
-
-    def extend(children: list[int], chance: float) -> Iterator[tuple[list[int], float]]:
-        rest = law.copy()
-        rest[children] = 0
-        if len(children) == arity or rest.sum() <= 0:
-            yield children + [-1] * (arity - len(children)), chance
-            return
-        rest /= rest.sum()
-        for token in np.flatnonzero(rest):
-            yield from extend([*children, int(token)], chance * float(rest[token]))
-
-    return list(extend(fixed, 1.0))
-
-
 def count_trees(problem: Problem, drafting: str) -> int:
     """How many trees `drafted_trees` would list at the most."""
     count = 1
     for node in problem.topology.internal:
         arity = len(problem.topology.children(node))
-        count *= max(len(child_outcomes(drafting, law, arity)) for law in problem.draft)
+        count *= max(len(DRAFTING[drafting].outcomes(law, arity)) for law in problem.draft)
     return count
 
 
@@ -73,7 +51,7 @@ def drafted_trees(problem: Problem, drafting: str | Outcomes) -> tuple[Tensor, N
     `drafting` is a name in DRAFTING or lists the outcomes of one node: (law [V], arity) ->
     [(children, probability)].
     """
-    outcomes = partial(child_outcomes, drafting) if isinstance(drafting, str) else drafting
+    outcomes = DRAFTING[drafting].outcomes if isinstance(drafting, str) else drafting
     topology = problem.topology
     found: list[tuple[list[int], float]] = [([0] + [-1] * (topology.num_nodes - 1), 1.0)]
     for node in topology.internal:

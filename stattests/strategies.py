@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from univer.topology import Topology
+from univer import VERIFIERS, Topology
 
 MAX_TREES = 120  # drafted trees a toy: exact fractions take about a millisecond each
 WEIGHTS = st.sampled_from([0, 1, 1, 2, 3, 5, 10**9])  # 10^9: all but a billionth on one token
@@ -84,8 +84,13 @@ def max_trees(topology: Topology, vocab: int, drafting: str = "without_replaceme
     bound = 1
     for node in topology.internal:
         arity = min(vocab, len(topology.children(node)))
-        one_is_drawn = drafting == "top_residual"
-        bound *= vocab - arity + 1 if one_is_drawn else perm(vocab, arity)
+        bound *= {
+            "top_residual": vocab - arity + 1,
+            "without_replacement": perm(vocab, arity),
+            "with_replacement": vocab**arity,
+            "top": 1,
+            "spechub_pairs": vocab * arity,
+        }[drafting]
     return bound
 
 
@@ -120,6 +125,13 @@ def toys(
     vocab = draw(st.sampled_from(sizes))
     pool = draw(st.lists(law_pairs(vocab), min_size=1, max_size=6))
     return Toy(vocab, topology.parents, tuple(pool))
+
+
+def toys_of(name: str, max_drafted: int = MAX_TREES) -> st.SearchStrategy[Toy]:
+    """Toy models on trees that a verifier of VERIFIERS takes."""
+    verifier = VERIFIERS[name]
+    shapes = topologies(max_arity=verifier.max_arity or 3)
+    return toys(shapes, max_drafted, verifier.drafting)
 
 
 def chains(max_depth: int = 3) -> st.SearchStrategy[Topology]:

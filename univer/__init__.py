@@ -4,12 +4,14 @@ A verifier is a draft law x an allocation rule x a composition (`VERIFIERS`); `v
 batch of trees, `stop_law` gives the exact law of that decision.
 """
 
-from univer.drafting import DRAFTING, DraftTree, draft_children, draft_tree
+from univer.draft_laws import DRAFTING
+from univer.drafting import DraftTree, draft_children, draft_tree
 from univer.errors import InputError
 from univer.filters import Filters
 from univer.from_logits import verify_logits
 from univer.topology import Topology
 from univer.verifiers import (
+    PAPER,
     VERIFIERS,
     StopLaw,
     Verifier,
@@ -22,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DRAFTING",
+    "PAPER",
     "VERIFIERS",
     "DraftTree",
     "Filters",

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from univer.allocation import Allocated
 from univer.indices import Columns, LayerIndices, columns, indices, set_columns
 from univer.rows import ratio, total
+from univer.rules import Allocated, Rule
 from univer.topology import MAX_NODES, Topology
 
 Rows = Callable[[Columns], Tensor]  # row numbers [n] of a tensor -> its laws, float64 [B, n, V]
-Allocate = Callable[[Tensor, Tensor, Tensor, Tensor], Allocated]
 
 
 def present_nodes(tokens: Tensor) -> Tensor:
@@ -51,7 +50,7 @@ def allocate_layer(
     layer: LayerIndices,
     tokens: Tensor,
     scale: Tensor,
-    allocate: Allocate,
+    allocate: Rule,
     target: Tensor,
     draft: Rows,
 ) -> Allocated:
@@ -76,13 +75,13 @@ def allocate_layer(
 def judge(
     topology: Topology,
     tokens: Tensor,
-    allocate: Allocate,
+    allocate: Rule,
     conditional: bool,
     target: Rows,
     draft: Rows,
     widest: int = MAX_NODES,
 ) -> Judged:
-    """Allocate every layer from the root down, its nodes' rows forgotten with the layer.
+    """Rule every layer from the root down, its nodes' rows forgotten with the layer.
 
     Args:
         topology: the tree's shape.
@@ -190,7 +189,7 @@ COMPOSITION = {
 def next_token_weights(
     topology: Topology,
     tokens: Tensor,
-    allocate: Allocate,
+    allocate: Rule,
     scale: Tensor,
     stop: Tensor,
     target: Tensor,

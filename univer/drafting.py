@@ -1,12 +1,7 @@
-"""Draft laws (SPEC 3): how the children of a node are drawn, and trees drawn with them.
+"""Draft trees: what they are, what is checked of them, and how they are drawn (SPEC 3).
 
-The law in a verifier's formula must be the law that was sampled, so both live in one table:
-DRAFTING names the laws, and each allocation names those that it is lossless for.
-
-| name | first m - 1 children | last child |
-|---|---|---|
-| `top_residual` (Hu et al. 2025) | the m - 1 most probable tokens, fixed | drawn from the rest |
-| `without_replacement` (EAGLE) | drawn one by one, each without the earlier ones | likewise |
+The law in a verifier's formula must be the law that was sampled: DRAFTING in `univer.draft_laws`
+names the laws, and each allocation names those that it is lossless for.
 
 Letters: B trees, N nodes, I internal nodes, n nodes of a layer, V vocabulary, m arity.
 """
@@ -19,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from univer.draft_laws import DRAFTING
 from univer.errors import (
     InputError,
     check_choice,
@@ -30,8 +26,7 @@ from univer.errors import (
     node_in_tree,
 )
 from univer.indices import columns, indices, set_columns
-from univer.rows import without
-from univer.sampling import inverse_cdf, take_uniforms
+from univer.sampling import take_uniforms
 from univer.topology import Topology
 
 
@@ -65,8 +60,21 @@ class DraftTree:
             )
 
 
-def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
-    """Check a draft tree's ids [B, N]: in range, absent only at the end, siblings distinct."""
+def check_arity(topology: Topology, most: int | None, whose: str) -> None:
+    """Check that no node has more children than a draft law or a rule takes."""
+    widest = max(topology.internal, key=lambda v: len(topology.children(v)), default=0)
+    if most is not None and len(topology.children(widest)) > most:
+        raise InputError(
+            f"topology: node {widest} has {len(topology.children(widest))} children; {whose} takes"
+            f" at most {most} a node."
+        )
+
+
+def check_tokens(topology: Topology, tokens: Tensor, vocab: int, *, twins: bool = False) -> None:
+    """Check a draft tree's ids [B, N]: in range, absent only at the end; siblings distinct.
+
+    `twins` allows the same token twice among siblings.
+    """
     bad = (tokens < -1) | (tokens >= vocab)
     if bad.any():
         tree, node = first(bad)
@@ -90,6 +98,8 @@ def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
             f"tree.tokens: node {table.siblings[0, pair].item()} of tree {tree} is absent (-1) but"
             " its next sibling is present; absent children come last."
         )
+    if twins:
+        return
     # Siblings with the same token share a number; absent nodes, and the root, have their own.
     numbers = table.parents * vocab + tokens
     alone = torch.arange(-1, -1 - tokens.shape[1], -1, device=tokens.device)
@@ -104,64 +114,6 @@ def check_tokens(topology: Topology, tokens: Tensor, vocab: int) -> None:
             f"tree.tokens: token {token} is drafted twice below node {parent} of tree {tree};"
             " siblings must be distinct."
         )
-
-
-def _ranking(scores: Tensor) -> Tensor:
-    """Scores [n, V] above -inf, which marks what is taken."""
-    return scores.clamp(min=torch.finfo(scores.dtype).min)
-
-
-def _best(ranking: Tensor) -> Tensor:
-    """The id [n] of the best that is not taken, ties to the lower id; -1 if all are."""
-    value, token = ranking.max(-1)
-    return torch.where(value == -torch.inf, -1, token)
-
-
-def _take(ranking: Tensor, token: Tensor) -> Tensor:
-    """Take these tokens [n] out of the ranking; where one is -1, everything was taken before."""
-    return ranking.scatter_(1, token.clamp(min=0)[:, None], -torch.inf)
-
-
-def _draw(rest: Tensor, uniforms: Tensor, ranking: Tensor | None) -> Tensor:
-    """Draw from what is left of the laws; where nothing is, the best score if there are scores."""
-    drawn = inverse_cdf(rest, uniforms)
-    return drawn if ranking is None else torch.where(drawn < 0, _best(ranking), drawn)
-
-
-def _top_residual(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
-    ranking, children = _ranking(probs if scores is None else scores), []
-    for _ in range(uniforms.shape[1] - 1):
-        children.append(_best(ranking))
-        ranking = _take(ranking, children[-1])
-    rest = without(probs, torch.stack(children, 1)) if children else probs
-    last = _draw(rest, uniforms[:, -1], None if scores is None else ranking)
-    return torch.stack([*children, last], 1)
-
-
-def _without_replacement(probs: Tensor, uniforms: Tensor, scores: Tensor | None) -> Tensor:
-    ranking, rest, children = None if scores is None else _ranking(scores), probs, []
-    for slot in range(uniforms.shape[1]):
-        children.append(_draw(rest, uniforms[:, slot], ranking))
-        rest = without(rest, children[-1][:, None])
-        ranking = None if ranking is None else _take(ranking, children[-1])
-    return torch.stack(children, 1)
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """A draft law: `draw(probs [n, V], uniforms [n, m], scores [n, V] | None) -> tokens [n, m]`."""
-
-    name: str
-    draw: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
-
-DRAFTING = {
-    row.name: row
-    for row in (
-        Drafting("top_residual", _top_residual),
-        Drafting("without_replacement", _without_replacement),
-    )
-}
 
 
 def _check_rows(probs: object, scores: object, ndim: int) -> None:
@@ -196,8 +148,8 @@ def draft_children(
         drafting: a name in DRAFTING.
         draft_probs: each node's draft law, [n, V].
         arity: number m of child slots.
-        uniforms: float64 in [0, 1), [n, m]; column j draws slot j (`top_residual` uses only its
-            last column).
+        uniforms: float64 in [0, 1), [n, m]; column j draws slot j, where it is
+            drawn at all.
         scores: logits [n, V] that replace probabilities for ranking, for the limit T -> 0 only:
             a slot for which no draft mass is left takes the best score left.
 
@@ -207,8 +159,7 @@ def draft_children(
     Raises:
         InputError: an unknown draft law; a type, shape or value that is not as above.
 
-    Source: SPEC 3; Hu et al. 2025 for `top_residual`, Li et al. 2024 (EAGLE) for
-    `without_replacement`.
+    Source: SPEC 3; `univer.draft_laws` names whose each law is.
 
     Example:
         >>> law = torch.tensor([[0.5, 0.1, 0.4]])
@@ -216,8 +167,11 @@ def draft_children(
         tensor([[0, 2]])
     """
     check_choice("drafting", drafting, DRAFTING)
+    most = DRAFTING[drafting].max_arity
     if not isinstance(arity, int) or arity < 1:
         raise InputError(f"arity: expected an integer >= 1, got {arity!r}.")
+    if most is not None and arity > most:
+        raise InputError(f"arity: {arity} is too many; {drafting!r} draws at most {most} children.")
     _check_rows(draft_probs, scores, 2)
     check_uniforms("uniforms", uniforms, (draft_probs.shape[0], arity), draft_probs.device)
     everywhere = torch.ones(len(draft_probs), dtype=torch.bool, device=draft_probs.device)
@@ -258,6 +212,7 @@ def draft_tree(
     check_choice("drafting", drafting, DRAFTING)
     if not isinstance(topology, Topology):
         raise InputError(f"topology: expected a Topology, got {type(topology).__name__}.")
+    check_arity(topology, DRAFTING[drafting].max_arity, f"the draft law {drafting!r}")
     if not isinstance(root, Tensor) or root.dtype != torch.int64 or root.ndim != 1:
         given = getattr(root, "shape", type(root).__name__)
         raise InputError(f"root: expected an int64 tensor [B], got {given}.")

@@ -124,7 +124,7 @@ def verify_logits(
         )
         if output is not None:
             return output
-    check_shapes(tree, target_logits, draft_logits, "logits")
+    check_shapes(verifier, tree, target_logits, draft_logits, "logits")
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
     large = not filters.greedy and _one_by_one(verifier, target_logits, draft_logits)

@@ -4,6 +4,11 @@
 |---|---|---|
 | `rrsw` rule, `without_replacement` | `rrsw` (EAGLE) | `traversal` (Weng et al. 2025) |
 | `ot` rule, `top_residual` | `greedy` (Hu et al. 2025) | `univer` |
+| `rrs` rule, `with_replacement` | `rrs` (SpecInfer) | `rrs_conditional` |
+| `k_seq` rule, `with_replacement` | `k_seq` (SpecTr) | `k_seq_conditional` |
+| `spechub` rule, `spechub_pairs` | `spechub` | `spechub_conditional` |
+| `single_draft` rule, chains | `token_verification` (Leviathan et al.) | `block_verification` |
+| `target_only` rule, `top` | `target_only` (EAGLE-2's trees) | the same law |
 
 A verifier takes a drafted tree, the target's law after every node and the draft law at every
 internal node, and says how far the tree is kept and which token follows. Averaged over trees drawn
@@ -16,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +35,8 @@ from univer.composition import (
     next_token_weights,
     present_nodes,
 )
-from univer.drafting import DRAFTING, DraftTree, check_tokens
+from univer.draft_laws import DRAFTING
+from univer.drafting import DraftTree, check_arity, check_tokens
 from univer.errors import (
     InputError,
     check_choice,
@@ -40,6 +47,7 @@ from univer.errors import (
 )
 from univer.indices import Columns, columns, indices, set_columns
 from univer.rows import total
+from univer.rules import Rule
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
 
@@ -76,13 +84,38 @@ class Verifier:
                 f" {self.drafting!r}; it is for {', '.join(allowed)}."
             )
 
+    @property
+    def allocate(self) -> Rule:
+        """The rule of one layer."""
+        row = ALLOCATION[self.allocation]
+        if row.by_outcomes:
+            return partial(row.allocate, outcomes=DRAFTING[self.drafting].outcomes)
+        return row.allocate
+
+    @property
+    def max_arity(self) -> int | None:
+        """Most children of a node that it takes; None for any number."""
+        limits = (DRAFTING[self.drafting].max_arity, ALLOCATION[self.allocation].max_arity)
+        return min((most for most in limits if most is not None), default=None)
+
 
 VERIFIERS = {
     "rrsw": Verifier("without_replacement", "rrsw", "local"),
     "traversal": Verifier("without_replacement", "rrsw", "conditional"),
     "greedy": Verifier("top_residual", "ot", "local"),
     "univer": Verifier("top_residual", "ot", "conditional"),
+    "rrs": Verifier("with_replacement", "rrs", "local"),
+    "rrs_conditional": Verifier("with_replacement", "rrs", "conditional"),
+    "k_seq": Verifier("with_replacement", "k_seq", "local"),
+    "k_seq_conditional": Verifier("with_replacement", "k_seq", "conditional"),
+    "spechub": Verifier("spechub_pairs", "spechub", "local"),
+    "spechub_conditional": Verifier("spechub_pairs", "spechub", "conditional"),
+    "token_verification": Verifier("without_replacement", "single_draft", "local"),
+    "block_verification": Verifier("without_replacement", "single_draft", "conditional"),
+    "target_only": Verifier("top", "target_only", "local"),
 }
+
+PAPER = ("rrsw", "traversal", "greedy", "univer")  # what runs and tables compare if not told
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +163,9 @@ def renormalise(probs: Tensor) -> Tensor:
     return probs / total(probs)[..., None]
 
 
-def check_shapes(tree: DraftTree, target: Tensor, draft: Tensor, kind: str) -> None:
+def check_shapes(
+    verifier: Verifier, tree: DraftTree, target: Tensor, draft: Tensor, kind: str
+) -> None:
     """Check a tree, its tokens and the shapes of its rows, `kind` "probs" or "logits"."""
     if not isinstance(tree, DraftTree):
         raise InputError(f"tree: expected a DraftTree, got {type(tree).__name__}.")
@@ -139,7 +174,9 @@ def check_shapes(tree: DraftTree, target: Tensor, draft: Tensor, kind: str) -> N
     vocab = check_rows_shape(f"target_{kind}", target, batch, topology.num_nodes, None, device)
     if topology.internal:
         check_rows_shape(f"draft_{kind}", draft, batch, len(topology.internal), vocab, device)
-    check_tokens(topology, tokens, vocab)
+    rule = f"{verifier.allocation!r} on trees drafted by {verifier.drafting!r}"
+    check_arity(topology, verifier.max_arity, rule)
+    check_tokens(topology, tokens, vocab, twins=DRAFTING[verifier.drafting].twins)
 
 
 def check_inner_logits(tree: DraftTree, target_logits: Tensor, draft_logits: Tensor) -> None:
@@ -190,7 +227,7 @@ def _check_probs(
 ) -> tuple[Verifier, Laws, Laws]:
     """Check the input of `verify` and `stop_law`; return the rule and its laws."""
     verifier = resolve(verifier)
-    check_shapes(tree, target_probs, draft_probs, "probs")
+    check_shapes(verifier, tree, target_probs, draft_probs, "probs")
     topology = tree.topology
     present = present_nodes(tree.tokens)
     everywhere = node_in_tree(range(topology.num_nodes))
@@ -212,7 +249,7 @@ def _judge(
     return judge(
         topology,
         tokens,
-        ALLOCATION[verifier.allocation].allocate,
+        verifier.allocate,
         COMPOSITION[verifier.composition].conditional,
         target,
         draft,
@@ -248,7 +285,7 @@ def decide_by_level(
         weights = next_token_weights(
             topology,
             tokens,
-            ALLOCATION[verifier.allocation].allocate,
+            verifier.allocate,
             judged.scale,
             stop,
             p.at(stop),
@@ -353,8 +390,7 @@ def stop_law(
         laws[:, table.leaves.ids] = target(table.leaves)
         for layer in table.layers:
             law = target(layer.nodes)
-            rule = ALLOCATION[verifier.allocation].allocate
-            masses = allocate_layer(layer, tokens, judged.scale, rule, law, draft)
+            masses = allocate_layer(layer, tokens, judged.scale, verifier.allocate, law, draft)
             residual = masses.residual.view_as(law)
             mass = total(residual)[..., None]
             # Rounding may leave a node without residual: then its target law, as in `verify`.

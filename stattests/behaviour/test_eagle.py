@@ -22,9 +22,10 @@ from stattests.behaviour.tiny_models import tiny_llama
 from univer import VERIFIERS, Filters, InputError, Topology, verify
 from univer.cached_model import CachedModel, tree_mask
 from univer.decoding import Decoder, generate
+from univer.draft_laws import DRAFTING
 from univer.drafters.eagle import EagleHead, EagleSession
 from univer.drafters.eagle_network import EagleNetwork
-from univer.drafting import DRAFTING, DraftTree, draft_tree
+from univer.drafting import DraftTree, draft_tree
 
 TEXT = (5, 1, 6, 2, 3)
 SHAPES = ("2x3", "eagle", [[0], [1], [1, 0], [1, 1]])

@@ -122,7 +122,7 @@ WRONG_RULES = {
 
 @pytest.mark.parametrize("fault", WRONG_RULES)
 def test_a_wrong_rule_fails_theorem_3(fault: str) -> None:
-    patch = Patch("univer.allocation", *WRONG_RULES[fault])
+    patch = Patch("univer.rules.ot", *WRONG_RULES[fault])
     broken = plant(patch)["univer.allocation"].ALLOCATION["ot"].allocate
     rows = report(broken).findings()
     assert not all(row.holds for row in rows if "Theorem 3" in row.claim or "itself" in row.claim)

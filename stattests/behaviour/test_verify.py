@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from stattests.crosscheck.both import FLOAT64_TOLERANCE, LARGEST, drawn_batch
-from stattests.strategies import Toy, toys
+from stattests.strategies import Toy, toys_of
 from stattests.streams import torch_generator
 from univer import (
     VERIFIERS,
@@ -177,9 +178,10 @@ def test_absent_children_are_slots_that_do_not_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
-def test_equal_laws_accept_the_sampled_paths(name: str, toy: Toy) -> None:
+@given(data=st.data())
+def test_equal_laws_accept_the_sampled_paths(name: str, data: st.DataObject) -> None:
     """Where draft and target are equal, a single-child node is never left (no 0/0 either)."""
+    toy = data.draw(toys_of(name))
     same = Toy(toy.vocab, toy.parents, tuple((p, p) for p, _ in toy.pool))
     batch = drawn_batch(same, VERIFIERS[name].drafting, size=4)
     law = stop_law(name, batch.draft_tree, *batch.rows())

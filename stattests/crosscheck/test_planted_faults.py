@@ -18,8 +18,17 @@ from stattests.crosscheck.test_torch_equals_reference import (
 from stattests.strategies import Toy
 from stattests.theorems.planted import Fault, plant
 from stattests.theorems.test_planted_faults import POOL, TREES
-from univer import VERIFIERS, allocation, composition, drafting, indices, sampling, verifiers
-from univer.drafting import draft_children
+from univer import (
+    VERIFIERS,
+    allocation,
+    composition,
+    draft_children,
+    draft_laws,
+    indices,
+    sampling,
+    verifiers,
+)
+from univer.rules import ot, rrsw
 
 TOYS = [Toy(4, parents, POOL) for parents in (*TREES, (-1, 0, 0, 1, 1, 2, 3, 3), (-1, 0, 1, 2))]
 
@@ -34,19 +43,19 @@ def check(name: str) -> None:
 
 
 ALLOCATION_FAULTS = [
-    ("univer", Fault("ot-z-without-scale", allocation, "(1 - scale[:, None]) + total(surplus)",
+    ("univer", Fault("ot-z-without-scale", ot, "(1 - scale[:, None]) + total(surplus)",
                      "total(surplus)")),
-    ("greedy", Fault("ot-top-not-removed", allocation, "normalise(without(draft, fixed), where",
+    ("greedy", Fault("ot-top-not-removed", ot, "normalise(without(draft, fixed), where",
                      "normalise(draft, where")),
-    ("univer", Fault("ot-unscaled-ratio", allocation, "ratio(at(scaled, sampled)",
+    ("univer", Fault("ot-unscaled-ratio", ot, "ratio(at(scaled, sampled)",
                      "ratio(at(target, sampled)")),
-    ("greedy", Fault("ot-child-keeps-residual", allocation,
+    ("greedy", Fault("ot-child-keeps-residual", ot,
                      "without(surplus, children) * factor", "surplus * factor")),
-    ("rrsw", Fault("rrsw-draft-not-reduced", allocation,
+    ("rrsw", Fault("rrsw-draft-not-reduced", rrsw,
                      "q = torch.where(present, normalise(without(q, x)), q)", "q = q")),
-    ("rrsw", Fault("rrsw-draft-not-renormalised", allocation, "normalise(without(q, x))",
+    ("rrsw", Fault("rrsw-draft-not-renormalised", rrsw, "normalise(without(q, x))",
                    "without(q, x)")),
-    ("traversal", Fault("rrsw-scale-not-updated", allocation,
+    ("traversal", Fault("rrsw-scale-not-updated", rrsw,
                         "c = torch.where(present, ratio(mass, mass + (1 - c)), c)", "c = c")),
 ]  # fmt: skip
 COMPOSITION_FAULTS = [
@@ -79,7 +88,9 @@ def test_allocation_fault_is_caught(
     name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = VERIFIERS[name].allocation
-    monkeypatch.setitem(allocation.ALLOCATION, rule, plant(fault).ALLOCATION[rule])
+    monkeypatch.setitem(
+        allocation.ALLOCATION, rule, fault.plant()["univer.allocation"].ALLOCATION[rule]
+    )
     with pytest.raises(AssertionError):
         check(name)
 
@@ -113,7 +124,7 @@ def test_drafting_fault_shows_in_the_draws(monkeypatch: pytest.MonkeyPatch) -> N
     """Drawing with replacement gives a twin that the whole drafting never gives."""
     fault = Fault(
         "with-replacement",
-        drafting,
+        draft_laws,
         "rest = without(rest, children[-1][:, None])",
         "pass",
     )
@@ -121,5 +132,5 @@ def test_drafting_fault_shows_in_the_draws(monkeypatch: pytest.MonkeyPatch) -> N
     uniforms = torch.full((1, 2), 0.5, dtype=torch.float64)
     assert draft_children("without_replacement", law, 2, uniforms).tolist() == [[0, 1]]
     row = plant(fault).DRAFTING["without_replacement"]
-    monkeypatch.setitem(drafting.DRAFTING, "without_replacement", row)
+    monkeypatch.setitem(draft_laws.DRAFTING, "without_replacement", row)
     assert draft_children("without_replacement", law, 2, uniforms).tolist() == [[0, 0]]

@@ -23,7 +23,7 @@ import reference
 from reference import enumeration
 from stattests.budget import ALPHA_TEST, BETA, MIN_EXPECTED
 from stattests.etest import noncentrality
-from stattests.strategies import Toy, toys
+from stattests.strategies import Toy, toys_of
 from stattests.streams import numpy_generator, torch_generator
 from univer import VERIFIERS, DraftTree, draft_tree, verify
 
@@ -96,7 +96,7 @@ def test_power_is_what_the_docstring_says() -> None:
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
 def test_sampled_output_law_is_the_exact_one(name: str, device: torch.device) -> None:
     @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-    @given(toy=toys())
+    @given(toy=toys_of(name))
     def compare(toy: Toy) -> None:
         exact = enumeration.output_law(
             reference.VERIFIERS[name].stop_law,

@@ -16,7 +16,7 @@ from stattests.crosscheck.both import (
     acceptance_of,
     drawn_batch,
 )
-from stattests.strategies import Toy, toys
+from stattests.strategies import Toy, toys_of
 from univer import VERIFIERS, DraftTree, Topology, VerifyOutput, stop_law, verify
 
 NAMES = sorted(VERIFIERS)
@@ -49,10 +49,11 @@ def decided(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys(), data=st.data())
+@given(data=st.data())
 def test_zero_probability_token_is_never_emitted(
-    name: str, dtype: torch.dtype, device: torch.device, toy: Toy, data: st.DataObject
+    name: str, dtype: torch.dtype, device: torch.device, data: st.DataObject
 ) -> None:
+    toy = data.draw(toys_of(name))
     batch = drawn_batch(toy, VERIFIERS[name].drafting, size=8)
     slots = toy.topology.num_nodes + 1
     script = data.draw(st.lists(st.sampled_from(EDGES), min_size=slots, max_size=slots))
@@ -68,7 +69,7 @@ def test_a_node_is_passed_exactly_when_its_uniform_is_below_the_threshold(
     """At the threshold itself a node is refused; at the float just below it is taken."""
     looked_at = 0
 
-    @given(toy=toys())
+    @given(toy=toys_of(name))
     def compare(toy: Toy) -> None:
         nonlocal looked_at
         batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
@@ -100,11 +101,12 @@ def test_a_node_is_passed_exactly_when_its_uniform_is_below_the_threshold(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
+@given(data=st.data())
 def test_each_node_in_turn_is_where_the_cycle_stops(
-    name: str, device: torch.device, toy: Toy
+    name: str, device: torch.device, data: st.DataObject
 ) -> None:
     """Walk every branch: a node can be made the stop exactly when it has stop probability."""
+    toy = data.draw(toys_of(name))
     batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
     stop_probs = stop_law(name, batch.on(device), *batch.rows(device=device)).stop_probs.cpu()
     for node in range(toy.topology.num_nodes):

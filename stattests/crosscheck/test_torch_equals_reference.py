@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 import reference
 from stattests.crosscheck.both import (
@@ -20,7 +21,7 @@ from stattests.crosscheck.both import (
     acceptance_of,
     drawn_batch,
 )
-from stattests.strategies import Toy, toys
+from stattests.strategies import Toy, toys_of
 from stattests.streams import torch_generator
 from univer import VERIFIERS, DraftTree, stop_law, verify, verify_logits
 
@@ -98,7 +99,7 @@ def test_torch_equals_reference_given_uniforms(
 ) -> None:
     skipped, seen = 0, 0
 
-    @given(toy=toys())
+    @given(toy=toys_of(name))
     def compare(toy: Toy) -> None:
         nonlocal skipped, seen
         batch = drawn_batch(toy, VERIFIERS[name].drafting)
@@ -112,16 +113,18 @@ def test_torch_equals_reference_given_uniforms(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
+@given(data=st.data())
 def test_stop_law_equals_the_exact_one(
-    name: str, dtype: torch.dtype, device: torch.device, toy: Toy
+    name: str, dtype: torch.dtype, device: torch.device, data: st.DataObject
 ) -> None:
+    toy = data.draw(toys_of(name))
     check_stop_laws(name, drawn_batch(toy, VERIFIERS[name].drafting, size=4), dtype, device)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
-def test_reference_in_floats_equals_reference_in_fractions(name: str, toy: Toy) -> None:
+@given(data=st.data())
+def test_reference_in_floats_equals_reference_in_fractions(name: str, data: st.DataObject) -> None:
+    toy = data.draw(toys_of(name))
     batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
     module = reference.VERIFIERS[name]
     for tree, target, draft in zip(batch.trees, batch.target, batch.draft, strict=True):
@@ -133,8 +136,11 @@ def test_reference_in_floats_equals_reference_in_fractions(name: str, toy: Toy) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
-def test_batch_equals_singles_and_permutes(name: str, device: torch.device, toy: Toy) -> None:
+@given(data=st.data())
+def test_batch_equals_singles_and_permutes(
+    name: str, device: torch.device, data: st.DataObject
+) -> None:
+    toy = data.draw(toys_of(name))
     batch = drawn_batch(toy, VERIFIERS[name].drafting, size=5)
     uniforms = uniforms_for(repr(toy), batch).to(device)
     tree, (target, draft) = batch.on(device), batch.rows(device=device)
@@ -155,9 +161,12 @@ def test_batch_equals_singles_and_permutes(name: str, device: torch.device, toy:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(toy=toys())
-def test_verify_logits_is_verify_of_the_softmax(name: str, device: torch.device, toy: Toy) -> None:
+@given(data=st.data())
+def test_verify_logits_is_verify_of_the_softmax(
+    name: str, device: torch.device, data: st.DataObject
+) -> None:
     """Laws taken through logarithms move by rounding; a row within it of an edge may differ."""
+    toy = data.draw(toys_of(name))
     batch = drawn_batch(toy, VERIFIERS[name].drafting)
     uniforms = uniforms_for(repr(toy), batch).to(device)
     tree, (target, draft) = batch.on(device), batch.rows(device=device)

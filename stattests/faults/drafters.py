@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import product
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stattests.exact import child_outcomes
+from univer import DRAFTING
 
 Law = NDArray[np.float64]
 Listed = list[tuple[list[int], float]]
+
+
+best = DRAFTING["top"].outcomes
+with_replacement = DRAFTING["with_replacement"].outcomes
 
 
 def _ranked(law: Law) -> list[int]:
@@ -24,12 +27,7 @@ def _ranked(law: Law) -> list[int]:
 
 
 def _without_replacement(weights: Law, arity: int) -> Listed:
-    return child_outcomes("without_replacement", weights / weights.sum(), arity)
-
-
-def best(law: Law, arity: int) -> Listed:
-    """The most probable tokens; nothing is drawn."""
-    return [(_ranked(law)[:arity], 1.0)]
+    return DRAFTING["without_replacement"].outcomes(weights / weights.sum(), arity)
 
 
 def warm(law: Law, arity: int) -> Listed:
@@ -52,14 +50,6 @@ def nucleus(law: Law, arity: int) -> Listed:
     return _without_replacement(law * kept, arity)
 
 
-def with_replacement(law: Law, arity: int) -> Listed:
-    """Drawn independently: siblings may be twins."""
-    return [
-        (list(children), float(law[list(children)].prod()))
-        for children in product(np.flatnonzero(law).tolist(), repeat=arity)
-    ]
-
-
 def merged(law: Law, arity: int) -> Listed:
     """Drawn independently, twins dropped."""
     chances: dict[tuple[int, ...], float] = defaultdict(float)
@@ -76,7 +66,7 @@ def only_if_sure(law: Law, arity: int) -> Listed:
 
 def top_residual(law: Law, arity: int) -> Listed:
     """The outcomes of `numpy_top_residual`."""
-    return child_outcomes("top_residual", law, arity)
+    return DRAFTING["top_residual"].outcomes(law, arity)
 
 
 def numpy_top_residual(draft_probs: Tensor, arity: int, uniforms: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from stattests.faults.specimen import LookAlike, drafter
 from stattests.faults.strangers import Around, Matching
 from stattests.planting import Patch
 
-_rule = partial(Patch, "univer.allocation")
+_rrsw = partial(Patch, "univer.rules.rrsw")
 _join = partial(Patch, "univer.composition")
 _table = partial(Patch, "univer.indices")
 _grid = partial(Patch, "univer.verifiers")
@@ -34,10 +34,10 @@ REVERSED = (
           "post_order=table(sorted(range(topology.num_nodes), key=topology.path)[::-1])"),
 )  # fmt: skip
 SINGLE = (
-    _rule(START, "c, p, q = scale[:, None].float(), target.float(), normalise(draft).float()"),
-    _rule(JOINED, f"{JOINED}.double()"),
-    _rule(RRSW_RESIDUAL, f"{RRSW_RESIDUAL}.double()"),
-    _rule(RRSW_REJECTION, f"{RRSW_REJECTION}.double()"),
+    _rrsw(START, "c, p, q = scale[:, None].float(), target.float(), normalise(draft).float()"),
+    _rrsw(JOINED, f"{JOINED}.double()"),
+    _rrsw(RRSW_RESIDUAL, f"{RRSW_RESIDUAL}.double()"),
+    _rrsw(RRSW_REJECTION, f"{RRSW_REJECTION}.double()"),
 )
 FROM_REJECTION = (
     "set_columns(acceptance, nodes, (1 - ratio(masses.rejection_mass.view(shape),"

@@ -25,7 +25,7 @@ from stattests.faults.strangers import Around
 from stattests.planting import Patch
 from univer import VerifyOutput
 
-_rule = partial(Patch, "univer.allocation")
+_ot = partial(Patch, "univer.rules.ot")
 _join = partial(Patch, "univer.composition")
 _grid = partial(Patch, "univer.verifiers")
 _draw = partial(Patch, "univer.sampling")
@@ -144,9 +144,9 @@ LENGTH_FAULTS = (
     Fault("target-only-as-univer", "A9 E1", "Claims univer, accepts children by target mass.",
           "univer", TARGET_ONLY, kind="length", shows_on=NEAR_CHAIN),
     Fault("drafts-thrown-away", "F4", "Accepts nothing and draws every token from the target.",
-          "greedy", (_rule(OT_CHILDREN, "child_acceptance=0 * at(scaled, children)"),
-                     _rule(OT_RESIDUAL, "residual=scaled"),
-                     _rule(OT_REJECTION, "rejection_mass=1 - scale")), kind="length"),
+          "greedy", (_ot(OT_CHILDREN, "child_acceptance=0 * at(scaled, children)"),
+                     _ot(OT_RESIDUAL, "residual=scaled"),
+                     _ot(OT_REJECTION, "rejection_mass=1 - scale")), kind="length"),
 )  # fmt: skip
 
 

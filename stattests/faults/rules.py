@@ -8,7 +8,8 @@ from stattests.faults import drafters
 from stattests.faults.specimen import Fault
 from stattests.planting import Patch
 
-_rule = partial(Patch, "univer.allocation")
+_ot = partial(Patch, "univer.rules.ot")
+_rrsw = partial(Patch, "univer.rules.rrsw")
 _join = partial(Patch, "univer.composition")
 _grid = partial(Patch, "univer.verifiers")
 
@@ -29,17 +30,17 @@ FALLBACK = "set_columns(acceptance, nodes, ratio(residual_mass, beyond))"
 FALLBACK_IS_PREFIX = "set_columns(acceptance, nodes, columns(scale, nodes))"
 REST = "residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)"
 RECOVERED = "return torch.where(use[:, None], residual, target)"
-TWINS_ALLOWED = _grid("check_tokens(topology, tokens, vocab)", "pass")
+TWINS_ALLOWED = _grid("twins=DRAFTING[verifier.drafting].twins", "twins=True")
 # The target-only rule: every child its target mass, the rest of the target is the residual.
 TARGET_ONLY = (
-    _rule(OT_CHILDREN, "child_acceptance=at(scaled, children)"),
-    _rule(OT_RESIDUAL, "residual=without(scaled, children)"),
-    _rule(OT_REJECTION, "rejection_mass=1 - scale"),
+    _ot(OT_CHILDREN, "child_acceptance=at(scaled, children)"),
+    _ot(OT_RESIDUAL, "residual=without(scaled, children)"),
+    _ot(OT_REJECTION, "rejection_mass=1 - scale"),
 )
 TARGET_ONLY_RRSW = (
-    _rule(JOINED, "child_acceptance=at(scale[:, None] * target, children)"),
-    _rule(RRSW_RESIDUAL, "residual=without(scale[:, None] * target, children)"),
-    _rule(RRSW_REJECTION, "rejection_mass=1 - scale"),
+    _rrsw(JOINED, "child_acceptance=at(scale[:, None] * target, children)"),
+    _rrsw(RRSW_RESIDUAL, "residual=without(scale[:, None] * target, children)"),
+    _rrsw(RRSW_REJECTION, "rejection_mass=1 - scale"),
 )
 SQUARED = "Laws(p.rows, lambda rows: renormalise(rows ** 2))"
 
@@ -65,29 +66,29 @@ def _by(law: str) -> tuple[Patch, ...]:
     """Judge siblings in the order of this law instead of the order they were drawn in."""
     order = f"order = at({law}, children).argsort(-1, descending=True)"
     return (
-        _rule(LOOP, f"{order}\n    for x in children.gather(1, order).T[..., None]:"),
-        _rule(JOINED, f"{JOINED}.gather(1, order.argsort(-1))"),
+        _rrsw(LOOP, f"{order}\n    for x in children.gather(1, order).T[..., None]:"),
+        _rrsw(JOINED, f"{JOINED}.gather(1, order.argsort(-1))"),
     )
 
 
 RRSW_FAULTS = (
     Fault("target-as-residual", "M01 C2",
           "After a rejection the target itself is what is left: nothing is subtracted.", "rrsw",
-          (_rule(LEFT, "left = c * p"), _rule(RRSW_RESIDUAL, "residual=reached * c * p"))),
+          (_rrsw(LEFT, "left = c * p"), _rrsw(RRSW_RESIDUAL, "residual=reached * c * p"))),
     Fault("rejected-zeroed", "M02 M03 C1 G2",
           "The draft law is subtracted at the rejected token and nowhere else.", "rrsw",
-          (_rule(LEFT, "left = without(c * p, x)"),), shows_on=SPARSE),
+          (_rrsw(LEFT, "left = without(c * p, x)"),), shows_on=SPARSE),
     Fault("absolute-difference", "M04", "The residual is |p - q| instead of its positive part.",
-          "rrsw", (_rule(LEFT, "left = (c * p - q).abs_()"),)),
+          "rrsw", (_rrsw(LEFT, "left = (c * p - q).abs_()"),)),
     Fault("residual-floor-1e-3", "M05 C3",
           "The residual is kept above 1e-3, so that every token has some.", "rrsw",
-          (_rule(LEFT, "left = (c * p - q).clamp_(min=1e-3)"),)),
+          (_rrsw(LEFT, "left = (c * p - q).clamp_(min=1e-3)"),)),
     Fault("residual-floor-1e-5", "M05 C3",
           "The residual is kept above 1e-5: hardly visible in a small vocabulary.", "rrsw",
-          (_rule(LEFT, "left = (c * p - q).clamp_(min=1e-5)"),)),
+          (_rrsw(LEFT, "left = (c * p - q).clamp_(min=1e-5)"),)),
     Fault("accepted-without-q", "M06 A9",
           "Children are accepted with p, as if q were 1, but the residual subtracts q.", "rrsw",
-          (_rule(RATIO, "accepted = c * at(p, x)"),)),
+          (_rrsw(RATIO, "accepted = c * at(p, x)"),)),
     Fault("argmax-drafts", "A1 A3 A6 M07", "The draft is the best token, its law taken as drawn.",
           "rrsw", child_outcomes=drafters.best, shows_on=NEAR_CHAIN),
     Fault("top-drafts", "M07 A5", "The children are the best tokens, their law is taken as drawn.",
@@ -108,44 +109,44 @@ RRSW_FAULTS = (
           shows_on=("near", "3x1", 5)),
     Fault("ratio-on-filtered-target", "M11 A8",
           "The ratio sees the target without its small tokens, the residual sees all.", "rrsw",
-          (_rule(RATIO, "accepted = ratio(c * at(normalise(torch.where(p >= 0.2, p, 0.0)), x),"
+          (_rrsw(RATIO, "accepted = ratio(c * at(normalise(torch.where(p >= 0.2, p, 0.0)), x),"
                         " at(q, x)).clamp(max=1)"),), shows_on=NEAR_CHAIN),
     Fault("accepted-by-either", "M14 B3",
           "A draft passes by the ratio or because it equals a sample of the target.", "rrsw",
-          (_rule(RATIO, "accepted = 1 - (1 - ratio(c * at(p, x), at(q, x)).clamp(max=1))"
+          (_rrsw(RATIO, "accepted = 1 - (1 - ratio(c * at(p, x), at(q, x)).clamp(max=1))"
                         " * (1 - at(target, x))"),)),
     Fault("typical-acceptance", "M15 B6",
           "A draft passes where its target probability exceeds an entropy threshold.", "rrsw",
-          (_rule(RATIO, "accepted = (at(p, x) > 0.5 * torch.special.entr(p).sum(-1, keepdim=True)"
+          (_rrsw(RATIO, "accepted = (at(p, x) > 0.5 * torch.special.entr(p).sum(-1, keepdim=True)"
                         ".neg().exp().clamp(max=0.6)).double()"),), shows_on=NEAR_CHAIN),
     Fault("accepted-above-threshold", "M16 B5",
           "Any draft of target probability 0.3 or more passes.", "rrsw",
-          (_rule(RATIO, "accepted = torch.where(at(p, x) >= 0.3, 1.0,"
+          (_rrsw(RATIO, "accepted = torch.where(at(p, x) >= 0.3, 1.0,"
                         " ratio(c * at(p, x), at(q, x)).clamp(max=1))"),), shows_on=NEAR),
     Fault("accepted-5%-more", "M17", "Acceptance is multiplied by 1.05.", "rrsw",
-          (_rule(RATIO, "accepted = (1.05 * ratio(c * at(p, x), at(q, x))).clamp(max=1)"),),
+          (_rrsw(RATIO, "accepted = (1.05 * ratio(c * at(p, x), at(q, x))).clamp(max=1)"),),
           shows_on=NEAR),
     Fault("accepted-1%-more", "M17", "Acceptance is multiplied by 1.01.", "traversal",
-          (_rule(RATIO, "accepted = (1.01 * ratio(c * at(p, x), at(q, x))).clamp(max=1)"),),
+          (_rrsw(RATIO, "accepted = (1.01 * ratio(c * at(p, x), at(q, x))).clamp(max=1)"),),
           shows_on=NEAR_CHAIN),
     Fault("accepted-.1%-more", "M17", "The sampled child's acceptance is multiplied by 1.001.",
-          "univer", (_rule(AT_SAMPLED, AT_SAMPLED.replace("ratio(", "1.001 * ratio(", 1)),),
+          "univer", (_ot(AT_SAMPLED, AT_SAMPLED.replace("ratio(", "1.001 * ratio(", 1)),),
           shows_on=SHARP3),
     Fault("mixture-target", "M18 B7", "The target is mixed with a tenth of the draft law.", "rrsw",
-          (_rule(START, "c, p, q = scale[:, None], 0.9 * target + 0.1 * draft, draft"),)),
+          (_rrsw(START, "c, p, q = scale[:, None], 0.9 * target + 0.1 * draft, draft"),)),
     Fault("ratio-inverted", "M21", "Acceptance is q/p instead of p/q.", "rrsw",
-          (_rule(RATIO, "accepted = ratio(at(q, x), c * at(p, x)).clamp(max=1)"),)),
+          (_rrsw(RATIO, "accepted = ratio(at(q, x), c * at(p, x)).clamp(max=1)"),)),
     Fault("sibling-law-not-renormalised", "M24 G1",
           "The next child's draft law still has the mass of the one rejected.", "rrsw",
-          (_rule(REDUCED, "q = without(q, x)"),), shows_on=SPARSE),
+          (_rrsw(REDUCED, "q = without(q, x)"),), shows_on=SPARSE),
     Fault("sibling-judged-by-target", "M25",
           "The second child is compared with the target, not with what is left of it.", "rrsw",
-          (_rule(RATIO, RATIO.replace("at(p, x)", "at(target, x)")),)),
+          (_rrsw(RATIO, RATIO.replace("at(p, x)", "at(target, x)")),)),
     Fault("residual-restarts", "M26", "Each residual starts again from the whole target.", "rrsw",
-          (_rule(LEFT, "left = (c * target - q).clamp_(min=0)"),), shows_on=NEAR),
+          (_rrsw(LEFT, "left = (c * target - q).clamp_(min=0)"),), shows_on=NEAR),
     Fault("residual-not-renormalised", "M27",
           "What is left keeps its small mass when the next child is judged.", "rrsw",
-          (_rule("left / mass", "left"),), shows_on=SHARP3),
+          (_rrsw("left / mass", "left"),), shows_on=SHARP3),
     Fault("siblings-by-target", "M29 G4", "Siblings are judged by falling target probability.",
           "rrsw", _by("target")),
     Fault("siblings-by-draft", "M29 G4", "Siblings are judged by falling draft probability.",
@@ -159,68 +160,68 @@ RRSW_FAULTS = (
                                     "prefix_acceptance = accepted")), shows_on=SHARP3),
     Fault("checked-by-argmax", "B10 G6",
           "Only the target's best token passes, or follows a rejection.", "rrsw",
-          (_rule(RATIO, "accepted = (at(target, x) >= target.amax(-1, keepdim=True)).double()"),
-           _rule(RRSW_RESIDUAL,
+          (_rrsw(RATIO, "accepted = (at(target, x) >= target.amax(-1, keepdim=True)).double()"),
+           _rrsw(RRSW_RESIDUAL,
                  "residual=reached * (target >= target.amax(-1, keepdim=True))")),
           shows_on=NEAR_CHAIN),
 )  # fmt: skip
 
 BLOCK_FAULTS = (
     Fault("step-by-step-ratio", "M55 H1", "A node's ratio leaves out the acceptance of its prefix.",
-          "traversal", (_rule(RATIO, RATIO.replace("c * at", "at")),), shows_on=CHAIN),
+          "traversal", (_rrsw(RATIO, RATIO.replace("c * at", "at")),), shows_on=CHAIN),
     Fault("fallback-is-prefix", "M56 H1",
           "After a rejected child a node is kept with its prefix acceptance unchanged.",
           "traversal", (_join(FALLBACK, FALLBACK_IS_PREFIX),),
           shows_on=NEAR_CHAIN),
     Fault("fallback-without-denominator", "M57 M62",
           "A node's new acceptance is the residual's mass, not its share.", "traversal",
-          (_rule(SCALE, "c = torch.where(present, mass, c)"),), shows_on=FORK),
+          (_rrsw(SCALE, "c = torch.where(present, mass, c)"),), shows_on=FORK),
     Fault("block-without-q", "M58 H2", "q is taken as 1 in the ratio of the block rule.",
-          "traversal", (_rule(RATIO, "accepted = c * at(p, x)"),), shows_on=CHAIN),
+          "traversal", (_rrsw(RATIO, "accepted = c * at(p, x)"),), shows_on=CHAIN),
     Fault("block-residual-unscaled", "M60 H1",
           "The residual of the block rule leaves out the acceptance of the prefix.", "traversal",
-          (_rule(LEFT, "left = (p - q).clamp_(min=0)"),), shows_on=CHAIN),
+          (_rrsw(LEFT, "left = (p - q).clamp_(min=0)"),), shows_on=CHAIN),
     Fault("prefix-not-updated", "M61", "A rejected child leaves its parent's acceptance as it was.",
-          "traversal", (_rule(SCALE, "c = c * 1"),), shows_on=FORK),
+          "traversal", (_rrsw(SCALE, "c = c * 1"),), shows_on=FORK),
     Fault("block-recovers-from-target", "M63 M28", "After rejections the target gives the token.",
           "traversal", (_join(RECOVERED, "return target"),), shows_on=CHAIN),
     Fault("block-child-zeroed", "M64 G2", "A rejected child is struck out instead of subtracted.",
-          "traversal", (_rule(LEFT, "left = without(c * p, x)"),), shows_on=CHAIN),
+          "traversal", (_rrsw(LEFT, "left = without(c * p, x)"),), shows_on=CHAIN),
 )  # fmt: skip
 
 OT_FAULTS = (
     Fault("rest-not-renormalised", "M71 G1",
           "The draft law without its top tokens is not made a law again.", "greedy",
-          (_rule(REST, "residual_draft = torch.where(sampled >= 0, without(draft, fixed), 0.0)"),)),
+          (_ot(REST, "residual_draft = torch.where(sampled >= 0, without(draft, fixed), 0.0)"),)),
     Fault("rest-keeps-top", "M72 G1", "The residual draft law still has the top tokens.", "greedy",
-          (_rule(REST, REST.replace("without(draft, fixed)", "draft")),)),
+          (_ot(REST, REST.replace("without(draft, fixed)", "draft")),)),
     Fault("factor-not-divided", "M73", "The surplus is not divided by its mass.", "univer",
-          (_rule("factor = ratio(1 - at_sampled, whole)", "factor = 1 - at_sampled"),),
+          (_ot("factor = ratio(1 - at_sampled, whole)", "factor = 1 - at_sampled"),),
           shows_on=SHARP3),
     Fault("top-by-ratio", "M74 G2", "The fixed children are accepted by p/q.", "greedy",
-          (_rule("at(surplus, fixed) * factor",
+          (_ot("at(surplus, fixed) * factor",
                  "ratio(at(scaled, fixed), at(draft, fixed)).clamp(max=1) * factor"),)),
     Fault("z-without-rejection", "M75", "The mass of being rejected is missing in Z.", "univer",
-          (_rule("whole = (1 - scale[:, None]) + total(surplus)[:, None]",
+          (_ot("whole = (1 - scale[:, None]) + total(surplus)[:, None]",
                  "whole = total(surplus)[:, None]"),), shows_on=CHAIN),
     Fault("sampled-unscaled", "M76 H1", "The sampled child's ratio ignores the prefix.", "univer",
-          (_rule("ratio(at(scaled, sampled)", "ratio(at(target, sampled)"),), shows_on=CHAIN),
+          (_ot("ratio(at(scaled, sampled)", "ratio(at(target, sampled)"),), shows_on=CHAIN),
     Fault("surplus-unscaled", "M77 H1", "The surplus leaves out the acceptance of the prefix.",
-          "univer", (_rule("surplus = (scaled - residual_draft)",
+          "univer", (_ot("surplus = (scaled - residual_draft)",
                            "surplus = (target - residual_draft)"),), shows_on=CHAIN),
     Fault("ot-fallback-is-prefix", "M78", "A node falls back with its own prefix acceptance.",
           "univer", (_join(FALLBACK, FALLBACK_IS_PREFIX),), shows_on=UNEVEN),
     Fault("ot-recovers-from-target", "M79 C2", "After rejections the target gives the token.",
           "univer", (_join(RECOVERED, "return target"),)),
     Fault("child-keeps-residual", "C1", "A rejected child may still come as the next token.",
-          "greedy", (_rule(OT_RESIDUAL, "residual=surplus * factor"),)),
+          "greedy", (_ot(OT_RESIDUAL, "residual=surplus * factor"),)),
     Fault("absent-strikes-last-id", "M38 J1", "An absent child strikes the last id out.", "greedy",
           (Patch("univer.rows", "ids = torch.where(tokens >= 0, tokens, some).clamp_(min=0)",
                  "ids = tokens % rows.shape[1]"),), shows_on=("small-support", "2x1", 4),
           reads_ids=True),
     Fault("absent-child-counted", "M38 H4 J2",
           "The draft mass of a sampled child that is absent is subtracted all the same.", "greedy",
-          (_rule(REST, "residual_draft = normalise(without(draft, fixed))"),),
+          (_ot(REST, "residual_draft = normalise(without(draft, fixed))"),),
           child_outcomes=drafters.only_if_sure),
     Fault("ot-on-twins", "M30", "The fixed child may be drawn again as the sampled one.", "greedy",
           (TWINS_ALLOWED,), child_outcomes=drafters.with_replacement, shows_on=SPARSE),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from reference import enumeration, optimum
-from reference.decision import Laws
+from reference.decision import Laws, Verifier
 from reference.drafting import children_law
 from reference.laws import Law, normalise, positive_part, without
 from stattests.strategies import Toy
@@ -62,7 +62,7 @@ def check_layer_is_optimal(univer: ModuleType, scale: Fraction, p: Law, q: Law, 
     assert abs(float(eq10) - best) <= LP_TOLERANCE
 
 
-def check_output_law(verifier: ModuleType, toy: Toy) -> None:
+def check_output_law(verifier: ModuleType | Verifier, toy: Toy) -> None:
     """Theorem 4: the output is lossless, in both forms of SPEC 6."""
     outputs = enumeration.output_law(
         verifier.stop_law, verifier.DRAFTING, toy.topology, toy.target, toy.draft
