@@ -15,7 +15,8 @@ from typing import Any
 
 from gpu_runs.models import DTYPES, EMBEDDED
 from gpu_runs.toml_tables import filled, read_toml
-from univer import VERIFIERS, Filters, InputError, Topology
+from univer import PAPER, VERIFIERS, Filters, InputError, Topology
+from univer.drafting import check_arity
 
 PAIRED, DECODING = "paired", "decoding"
 MODES = (PAIRED, DECODING)
@@ -82,7 +83,7 @@ class Config:
     target: str = EMBEDDED
     questions: str = OWN
     chat_template: str = ""
-    verifiers: tuple[str, ...] = tuple(VERIFIERS)
+    verifiers: tuple[str, ...] = PAPER
     seeds: tuple[int, ...] = (0,)
     tokens: int = 24
     max_prompt_tokens: int = 512
@@ -148,8 +149,10 @@ def _check(config: Config) -> None:
     _check_unique("settings", [setting.name for setting in config.settings])
     for number, setting in enumerate(config.settings, start=1):
         try:
-            Topology.parse(setting.topology)
+            shape = Topology.parse(setting.topology)
             Filters(setting.temperature)
+            for name in config.verifiers:
+                check_arity(shape, VERIFIERS[name].max_arity, f"the verifier {name!r}")
         except InputError as error:
             raise InputError(f"config: settings {number}: {error}") from error
         if setting.prompts < 1:

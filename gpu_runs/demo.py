@@ -27,7 +27,7 @@ from gpu_runs.prompts import Prompt, read_prompts
 from gpu_runs.results import check_writable, write_json
 from gpu_runs.separate import Decoded, decode_in_turn
 from gpu_runs.tables import lengths_table, losslessness, paired_lines, pooled_values
-from univer import VERIFIERS, Filters, InputError, Topology
+from univer import PAPER, Filters, InputError, Topology
 from univer.cached_model import CachedModel
 from univer.decoding import eos_ids, seeded
 from univer.drafters.eagle import EagleHead
@@ -92,9 +92,9 @@ def run(
     """
     if not (minutes > 0 and isfinite(minutes)):
         raise InputError(f"minutes: expected a finite number > 0, got {minutes:g}.")
-    if drives != "all" and drives not in VERIFIERS:
+    if drives != "all" and drives not in PAPER:
         raise InputError(
-            f"drives: verifier {drives!r} is unknown; choose all or one of {', '.join(VERIFIERS)}."
+            f"drives: verifier {drives!r} is unknown; choose all or one of {', '.join(PAPER)}."
         )
     if output is not None:
         check_writable(output)
@@ -113,7 +113,7 @@ def run(
         highlight=False,
     )
     laws: dict[str, Any] = {"topology": shape, "filters": filters}
-    names = tuple(VERIFIERS) if drives == "all" else (drives,)
+    names = PAPER if drives == "all" else (drives,)
     contexts = _paired_part(
         console, target.model, source, prompts, minutes, drives=names, generator=generator, **laws
     )
@@ -217,7 +217,7 @@ def _separate_part(
     **options: Any,
 ) -> dict[str, Decoded]:
     chosen = [ids for _, ids in prompts[:SEPARATE_PROMPTS]]
-    total = len(chosen) * (len(VERIFIERS) + 1)
+    total = len(chosen) * (len(PAPER) + 1)
     decoded: dict[str, Decoded] = {}
     with Ticker(console, "separate decoding", "texts", total) as ticker:
         for state in decode_in_turn(target, drafter, chosen, tokens_a_prompt=tokens, **options):
@@ -232,7 +232,7 @@ def tokens_a_prompt(contexts: Sequence[Context], seconds: float, prompts: int, r
     It is fixed before the first of these tokens is drawn, as the PIT check asks.
     """
     cycle = median(context.draft_ms + context.target_ms for context in contexts) / 1e3
-    a_token = sum(cycle / mean(context.lengths[name] for context in contexts) for name in VERIFIERS)
+    a_token = sum(cycle / mean(context.lengths[name] for context in contexts) for name in PAPER)
     fit = int(seconds / (prompts * SEPARATE_OVERHEAD * a_token))
     return max(LEAST_TOKENS, min(room, fit))
 
@@ -240,7 +240,7 @@ def tokens_a_prompt(contexts: Sequence[Context], seconds: float, prompts: int, r
 def _running(contexts: Sequence[Context]) -> str:
     """Acceptance lengths so far."""
     return " ".join(
-        f"{name} {mean(context.lengths[name] for context in contexts):.2f}" for name in VERIFIERS
+        f"{name} {mean(context.lengths[name] for context in contexts):.2f}" for name in PAPER
     )
 
 

@@ -33,7 +33,17 @@ from gpu_runs import kernel_times
 from gpu_runs.models import usable_device
 from gpu_runs.results import check_writable, write_json
 from gpu_runs.theorems_findings import Finding, at_most, findings_table, wide_console
-from univer import VERIFIERS, DraftTree, Filters, InputError, Topology, draft_tree, stop_law, verify
+from univer import (
+    PAPER,
+    VERIFIERS,
+    DraftTree,
+    Filters,
+    InputError,
+    Topology,
+    draft_tree,
+    stop_law,
+    verify,
+)
 from univer.decoding import Decoder, generate, seeded
 from univer.drafters.eagle import EagleHead
 from univer.drafters.eagle_network import EagleNetwork
@@ -116,7 +126,7 @@ def decisions(device: torch.device, vocabulary: int) -> Iterator[Finding]:
                 TREES, len(topology.internal), vocabulary, dtype=dtype, seed=2 * seed + 1
             )) / 2  # fmt: skip
             rows = {v: row for row, v in enumerate(topology.internal)}
-            for verifier in VERIFIERS:
+            for verifier in PAPER:
                 tree, _ = draft_tree(
                     VERIFIERS[verifier].drafting,
                     topology,
@@ -192,7 +202,7 @@ def models(device: torch.device, vocabulary: int) -> Iterator[Finding]:
         moved_pair(random_pair(vocabulary, torch.float64), where, torch.float64)
         for where in (torch.device("cpu"), device)
     ]
-    for verifier in VERIFIERS:
+    for verifier in PAPER:
         differ = 0
         for temperature in (0.0, 1.0):
             texts = [_text(*pair, verifier, temperature) for pair in pairs]

@@ -23,7 +23,7 @@ import torch
 
 from gpu_runs.pit import pit_of_cycle
 from gpu_runs.prompts import Prompt
-from univer import VERIFIERS, Filters, Topology, stop_law
+from univer import PAPER, VERIFIERS, Filters, Topology, stop_law
 from univer.decoding import Decoder, Drawn, until_end
 from univer.verifiers import VerifyOutput
 
@@ -95,7 +95,7 @@ def judge(
     left: int,
     ends: frozenset[int],
     generator: torch.Generator,
-    verifiers: Sequence[str] = tuple(VERIFIERS),
+    verifiers: Sequence[str] = PAPER,
 ) -> Judged:
     """Judge the verifiers in the decoder's context and advance it by its driver's decision.
 
@@ -137,7 +137,7 @@ def visit(
     tokens: int,
     ends: frozenset[int],
     generator: torch.Generator,
-    verifiers: Sequence[str] = tuple(VERIFIERS),
+    verifiers: Sequence[str] = PAPER,
 ) -> Iterator[Judged]:
     """The contexts of one text: this many tokens behind the prompt, or up to EOS.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpu_runs.pit import pit_of_cycle
-from univer import VERIFIERS, Filters, Topology
+from univer import PAPER, Filters, Topology
 from univer.decoding import Cycle, decode
 
 PLAIN = "plain"  # one token a forward: the same loop over the tree that is only its root
@@ -58,7 +58,7 @@ def decode_in_turn(
     The number of tokens a prompt is fixed before (or the text ends at EOS): a number of cycles, or
     a time, would depend on the tokens and spoil the PIT.
     """
-    state = {name: Decoded() for name in (PLAIN, *VERIFIERS)}
+    state = {name: Decoded() for name in (PLAIN, *PAPER)}
     for prompt in prompts:
         # In turn, so that a machine that slows down slows all of them.
         for name, row in state.items():

@@ -13,7 +13,7 @@ from gpu_runs.paired import Context, clustered_mean
 from gpu_runs.separate import PLAIN, Decoded
 from stattests.budget import ALPHA_RUN, BETA, PIT_CELLS
 from stattests.etest import detectable_tv, pit_log_e
-from univer import VERIFIERS
+from univer import PAPER
 
 LABELS = {"rrsw": "RRSw", "traversal": "Traversal", "greedy": "Greedy", "univer": "UniVer"}
 BASELINE = "rrsw"
@@ -45,7 +45,7 @@ def lengths_table(
     for header in ("acceptance length", f"change vs {LABELS[BASELINE]}", "tokens/s", "vs plain"):
         table.add_column(header, justify="right")
     plain = decoded[PLAIN].tokens_per_second
-    for name in VERIFIERS:
+    for name in PAPER:
         length = clustered_mean([context.lengths[name] for context in contexts], prompts)
         change = "" if name == BASELINE else _signed(*difference(contexts, name, BASELINE))
         speed = decoded[name].tokens_per_second
@@ -81,7 +81,7 @@ def pooled_values(
             *(value for context in contexts if context.driver == name for value in context.values),
             *decoded[name].values,
         ]
-        for name in VERIFIERS
+        for name in PAPER
     }
 
 

@@ -49,7 +49,7 @@ from gpu_runs.theorems_lengths import LengthReport, length_findings
 from gpu_runs.theorems_memo import PrefixMemo
 from gpu_runs.theorems_plan import PARTS, Plan, as_json, planned
 from gpu_runs.theorems_text import read_texts, run_length_findings, text_findings
-from univer import VERIFIERS, InputError
+from univer import PAPER, InputError
 from univer.decoding import eos_ids, seeded
 
 SCALES_A_NODE = 2  # random ones, beside 1
@@ -214,7 +214,7 @@ def sampled_findings(
         ),
         "faults": lambda tick: fault_findings(memos[0], plan.direct_topology, generator, tick),
     }
-    totals = {"direct": len(VERIFIERS) * plan.cycles, "faults": len(PLANTED) * (PILOT + BATCH)}
+    totals = {"direct": len(PAPER) * plan.cycles, "faults": len(PLANTED) * (PILOT + BATCH)}
     for part in (name for name in jobs if name in plan.parts):
         with Ticker(console, part, "cycles", totals[part]) as ticker:
 

@@ -29,7 +29,7 @@ from stattests.etest import combine, concentration, detectable_tv, log_e, requir
 from stattests.faults import FAULTS
 from stattests.planting import plant
 from stattests.rao_blackwell import next_masses
-from univer import VERIFIERS, Topology, Verifier, stop_law, verify
+from univer import PAPER, VERIFIERS, Topology, Verifier, stop_law, verify
 
 CELLS = 32  # the 31 most probable tokens, and the rest
 BATCH = 16  # cycles a call: their target rows are 22 MB at 49,152 tokens and seven nodes
@@ -219,7 +219,7 @@ def direct_findings(
     boxes: Mapping[str, Box] | None = None,
 ) -> list[Finding]:
     """The four verifiers, `cycles` each over all prompts together."""
-    tested = boxes or {name: box_of(name, verifier) for name, verifier in VERIFIERS.items()}
+    tested = boxes or {name: box_of(name, VERIFIERS[name]) for name in PAPER}
     alpha = ALPHA_RUN / len(tested)
     rows = []
     for name, box in tested.items():

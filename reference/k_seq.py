@@ -6,55 +6,67 @@ Draft law: `with_replacement`.
 |---|---|---|
 | rho | rho | divisor of the target, in [1, k] |
 | beta | beta | chance that one draft passes, sum of min(p / rho, q) |
-| 1 - (1 - beta)^k | some | chance that one of the k passes |
-| p^res | residual | p - min(p / rho, q) some / beta |
+| (1 - (1 - beta)^k) / beta | times | 1 + (1 - beta) + ... + (1 - beta)^(k - 1), drafts looked at |
+| p^res | residual | p - min(p / rho, q) times |
 
-For a scale s, p is s p throughout. The rule is lossless for every rho with some <= rho beta; the
-least is the root, which is no fraction: `solve_rho` goes below 2^-60 of it, from above.
+For a scale s, p is s p throughout. The rule is lossless for every rho >= times; the
+least is the root, which is no fraction: `solve_rho` gives one a little above it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
 from reference.laws import Law, Number, one, positive_part, ratio
 
 DRAFTING = "with_replacement"
-HALVINGS = 60
+HALVINGS = 54
+ROUNDING = (
+    2.0**-48
+)  # of sums of a few numbers; where p = q the root is double, and rounding its root
+NEAR = 2.0**-46
 
 
 def passing(p: Law, q: Law, rho: Number, k: int) -> tuple[Law, Number, Number]:
-    """min(p / rho, q), its sum beta, and the chance that one of k drafts passes."""
+    """min(p / rho, q), its sum beta, and the mean number of drafts that are looked at."""
     overlap = np.minimum(p / rho, q)
     beta = overlap.sum()
-    return overlap, beta, 1 - (1 - beta) ** k
+    return overlap, beta, sum((1 - beta) ** j for j in range(k))
 
 
 def solve_rho(p: Law, q: Law, k: int) -> Number:
-    """The least rho in [1, k] with 1 - (1 - beta)^k <= rho beta, from above."""
-    low, high = one(p), one(p) * k
-    if passing(p, q, low, k)[2] <= passing(p, q, low, k)[1]:
-        return low
+    """The least rho in [1, k] with times <= rho, from above: to 1e-12, in floats to rounding."""
+    low, high = 1.0, float(k)
+    wanted, drafted = p.astype(np.float64), q.astype(np.float64)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        _, beta, some = passing(p, q, middle, k)
-        low, high = (low, middle) if some <= middle * beta else (middle, high)
-    return high
+        above = passing(wanted, drafted, middle, k)[2] <= middle * (1 + ROUNDING)
+        low, high = (low, middle) if above else (middle, high)
+    if p.dtype != object:
+        return high
+    below, rho, step = Fraction(low), Fraction(high), Fraction(ROUNDING)
+    while passing(p, q, rho, k)[2] > rho:
+        below, rho, step = rho, min(rho + step, Fraction(k)), 2 * step
+    while rho - below > NEAR:
+        half = (below + rho) / 2
+        below, rho = (below, half) if passing(p, q, half, k)[2] <= half else (half, rho)
+    return rho
 
 
 def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number], Law, Number]:
     """Child masses, residual, rejection mass."""
     p = s * p
     rho = solve_rho(p, q, len(tokens))
-    overlap, beta, some = passing(p, q, rho, len(tokens))
+    overlap, _, times = passing(p, q, rho, len(tokens))
     reached, masses = one(p), []
     for x in tokens:
         accepted = ratio(p[x], rho * q[x])
         masses.append(reached * accepted)
         reached = reached * (1 - accepted)
-    residual = positive_part(p - overlap * (some / beta if beta > 0 else 0))
+    residual = positive_part(p - overlap * times)
     failed = residual.sum() + 1 - s  # the mean of `reached`: (1 - beta)^k
     share = reached / failed if failed > 0 else reached * 0
     return masses, residual * share, (1 - s) * share

@@ -29,7 +29,7 @@ from univer.drafting import DraftTree, draft_tree
 from univer.filters import Filters
 from univer.from_logits import by_level, verify_logits
 from univer.topology import Topology
-from univer.verifiers import VERIFIERS
+from univer.verifiers import PAPER, VERIFIERS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EXPONENTS = (1.2, 3.2)  # of the rows' Zipf laws: their best tokens have .15 to .85
@@ -79,7 +79,7 @@ def problem(
     rows = topology.draft_rows
     root = torch.zeros(some, dtype=torch.int64)
     trees: dict[str, list[DraftTree]] = {}
-    for law in sorted({verifier.drafting for verifier in VERIFIERS.values()}):
+    for law in sorted({VERIFIERS[name].drafting for name in PAPER}):
         drawn = [
             draft_tree(
                 law,
@@ -162,7 +162,7 @@ def methods(given: Problem) -> dict[str, Method]:
     }
     if sampler := _chain_sampler(given):
         found["chain sampler"] = sampler
-    for name in VERIFIERS:
+    for name in PAPER:
         found[name] = partial(_verify_logits, given, name)
         if batch > 1 and given.target.shape[-1] <= LEVELS_UP_TO:
             found[f"{name} by level"] = partial(_by_level, given, name)
@@ -242,6 +242,6 @@ def measure(
     counted = range(repeats if batch == 1 else 1)
     nodes = {}
     if device.type == "cpu":
-        for name in VERIFIERS:
+        for name in PAPER:
             nodes[name] = statistics.mean(nodes_read(name, given, i) for i in counted)
     return Line(spec, vocab, batch, dtype, given.acceptance, timed(given, repeats), nodes)
