@@ -9,8 +9,8 @@ Draft law: `with_replacement`.
 | (1 - (1 - beta)^k) / beta | times | 1 + (1 - beta) + ... + (1 - beta)^(k - 1), drafts looked at |
 | p^res | residual | p - min(p / rho, q) times |
 
-For a scale s, p is s p throughout. The rule is lossless for every rho >= times; the
-least is the root, which is no fraction: `solve_rho` gives one a little above it.
+For a scale s, p is s p throughout. The rule is lossless for every rho >= times; the least is the
+root, which is no fraction: `solve_rho` gives one a little above it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from reference.laws import Law, Number, one, positive_part, ratio
 
 DRAFTING = "with_replacement"
 HALVINGS = 54
-ROUNDING = (
-    2.0**-48
-)  # of sums of a few numbers; where p = q the root is double, and rounding its root
+ROUNDING = 2.0**-50
 NEAR = 2.0**-46
 
 
@@ -37,29 +35,38 @@ def passing(p: Law, q: Law, rho: Number, k: int) -> tuple[Law, Number, Number]:
     return overlap, beta, sum((1 - beta) ** j for j in range(k))
 
 
-def solve_rho(p: Law, q: Law, k: int) -> Number:
+def enough(s: Number, p: Law, q: Law, rho: Number, k: int) -> bool:
+    """Whether times <= rho. Where most drafts pass, as (1 - beta)^k >= 1 - rho beta: no rounding."""
+    _, beta, times = passing(p, q, rho, k)
+    if beta < 1 / 2:
+        return bool(times <= rho)
+    failing, left = positive_part(q - p / rho).sum(), positive_part(p - rho * q).sum() + 1 - s
+    return bool(failing**k >= (left if p.dtype == object or left > ROUNDING else 0))
+
+
+def solve_rho(s: Number, p: Law, q: Law, k: int) -> Number:
     """The least rho in [1, k] with times <= rho, from above: to 1e-12, in floats to rounding."""
     low, high = 1.0, float(k)
-    wanted, drafted = p.astype(np.float64), q.astype(np.float64)
+    wanted, drafted, scale = p.astype(np.float64), q.astype(np.float64), float(s)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        above = passing(wanted, drafted, middle, k)[2] <= middle * (1 + ROUNDING)
+        above = enough(scale, wanted, drafted, middle, k)
         low, high = (low, middle) if above else (middle, high)
     if p.dtype != object:
         return high
     below, rho, step = Fraction(low), Fraction(high), Fraction(ROUNDING)
-    while passing(p, q, rho, k)[2] > rho:
+    while not enough(s, p, q, rho, k):
         below, rho, step = rho, min(rho + step, Fraction(k)), 2 * step
     while rho - below > NEAR:
         half = (below + rho) / 2
-        below, rho = (below, half) if passing(p, q, half, k)[2] <= half else (half, rho)
+        below, rho = (below, half) if enough(s, p, q, half, k) else (half, rho)
     return rho
 
 
 def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number], Law, Number]:
     """Child masses, residual, rejection mass."""
     p = s * p
-    rho = solve_rho(p, q, len(tokens))
+    rho = solve_rho(s, p, q, len(tokens))
     overlap, _, times = passing(p, q, rho, len(tokens))
     reached, masses = one(p), []
     for x in tokens:

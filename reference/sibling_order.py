@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -71,7 +71,7 @@ class Place:
     value: Callable[[int, Number], Number] | None = None
 
 
-def scales(masses: Sequence[Number], order: Sequence[int]) -> Iterator[tuple[int, Number, Number]]:
+def scales(masses: Sequence[Number], order: Iterable[int]) -> Iterator[tuple[int, Number, Number]]:
     """Each child's position, the chance L that it is tried, and its scale a / L, in this order."""
     left = sum(masses[:0], masses[0] * 0 + 1)
     for j in order:
@@ -80,11 +80,10 @@ def scales(masses: Sequence[Number], order: Sequence[int]) -> Iterator[tuple[int
 
 
 def _best_by(place: Place, value: Callable[[int, Number], Number]) -> list[int]:
-    def worth(order: Sequence[int]) -> Number:
+    def worth(order: Iterable[int]) -> Number:
         return sum(left * value(j, s) for j, left, s in scales(place.masses, order))
 
-    orders: list[Sequence[int]] = list(permutations(range(len(place.masses))))
-    return list(max(orders, key=worth))
+    return list(max(permutations(range(len(place.masses))), key=worth))
 
 
 def _positions(place: Place) -> list[int]:

@@ -4,12 +4,14 @@
 |---|---|---|
 | k | arity | number of children |
 | rho | rho | divisor in [1, k] that keeps the k drafts together below the target |
-| beta | passing | chance that one draft passes, sum min(s p / rho, q) |
-| (1 - (1 - beta)^k) / beta | times | 1 + (1 - beta) + ... + (1 - beta)^(k - 1) |
+| 1 - beta | failing | chance that one draft fails, sum [q - s p / rho]+ |
+| p^res | surplus | [s p - rho q]+, what the drafts leave of the target |
 
-A draft x passes with min(1, s p(x) / (rho q(x))); on average `times` drafts are looked at, so that
-all together they give a token the mass min(s p / rho, q) times. rho is the least for which that is
-below s p everywhere: rho = times.
+A draft x passes with min(1, s p(x) / (rho q(x))). All k together give each token what it has below
+rho q, and so leave it the surplus, if they all fail with chance (1 - beta)^k = 1 - s + sum surplus.
+SpecTr writes the same equation as 1 - (1 - beta)^k = rho beta; divided by beta it is
+1 + (1 - beta) + ... + (1 - beta)^(k - 1) = rho. Where most drafts fail nothing cancels in the last
+form, where most pass nothing in the first.
 """
 
 from __future__ import annotations
@@ -20,26 +22,38 @@ from torch import Tensor
 from univer.rows import at, normalise, ratio, total
 from univer.rules import Allocated, share_out
 
-HALVINGS = 54  # of [1, k]: what is left is below the rounding of rho
-# Where s p = q the root is a double one, and rounding of 1e-16 would move it by 1e-8.
-ROUNDING = 2.0**-48
+STEPS = 16  # of Newton's method; most roots take 8
+HALVINGS = 54  # for the others
+NOTHING = 2.0**-50  # a sum of laws below it is rounding
+EXACT = 2.0**-50  # relative error of such sums
 
 
-def _times(scaled: Tensor, draft: Tensor, rho: Tensor, arity: int) -> Tensor:
-    """The mean number [n] of drafts that are looked at."""
-    failing = (1 - total(torch.minimum(scaled / rho[:, None], draft))).clamp(min=0)
-    times = torch.ones_like(failing)
+def _gap(
+    scale: Tensor, scaled: Tensor, draft: Tensor, rho: Tensor, arity: int
+) -> tuple[Tensor, Tensor]:
+    """How far rho [n] is above the root, in a measure of its own, and the derivative of that."""
+    wanted, covered = scaled / rho[:, None], rho[:, None] * draft
+    failing = total((draft - wanted).clamp_(min=0))
+    left = total((scaled - covered).clamp_(min=0)) + (1 - scale)
+    left = torch.where(left > NOTHING, left, 0.0)
+    faster = total(torch.where(wanted < draft, wanted, 0.0)) / rho  # 1 - beta grows
+    slower = -total(torch.where(covered < scaled, draft, 0.0))
+    times, by_failing = torch.ones_like(rho), torch.zeros_like(rho)
     for _ in range(arity - 1):
-        times = 1 + failing * times
-    return times
+        times, by_failing = 1 + failing * times, times + failing * by_failing
+    some = failing > 0.5
+    gap = torch.where(some, rho - times, arity * failing.log() - left.log())
+    slope = torch.where(some, 1 - by_failing * faster, arity * faster / failing - slower / left)
+    return torch.where((failing <= 0) & (left <= 0), 0.0, gap), slope
 
 
-def solve_rho(scaled: Tensor, draft: Tensor, arity: int) -> Tensor:
+def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tensor:
     """The least rho in [1, k] for which k drafts stay below the target.
 
     Args:
-        scaled: s p, [n, V].
-        draft: q, [n, V], rows summing to 1.
+        scale: s, [n].
+        target: p, [n, V].
+        draft: q, [n, V]; rows of both sum to 1.
         arity: k.
 
     Returns:
@@ -48,27 +62,43 @@ def solve_rho(scaled: Tensor, draft: Tensor, arity: int) -> Tensor:
     Source: SpecTr, Sun et al. 2023, section 5.
 
     Example:
-        >>> law = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
-        >>> solve_rho(law, law.flip(-1), 2)  # 1 + (1 - 1 / rho) = rho
-        tensor([1.], dtype=torch.float64)
+        >>> law = torch.tensor([[0.75, 0.25]], dtype=torch.float64)
+        >>> solve_rho(torch.ones(1), law, law.flip(-1), 2)  # 1 - (3/4 - 1/4 / rho)^2 = rho/4 + 1/4
+        tensor([1.5000], dtype=torch.float64)
     """
-    low = scaled.new_ones(len(scaled))
-    high = torch.full_like(low, arity)
+    scaled = scale[:, None] * target
+    low = torch.ones_like(scale)
+    found = (_gap(scale, scaled, draft, low, arity)[0] >= 0) | (arity == 1)
+    rho = torch.where(found, 1.0, float(arity))
+    for _ in range(STEPS):
+        gap, slope = _gap(scale, scaled, draft, rho, arity)
+        found |= gap.abs() <= arity * EXACT
+        if found.all():
+            return rho
+        # A root that is found stays: its last bit must not depend on the rest of the batch.
+        rho = torch.where(found, rho, (rho - gap / slope).clamp(1, arity))
+    rest = ~found
+    rho[rest] = _halved(scale[rest], scaled[rest], draft[rest], arity)
+    return rho
+
+
+def _halved(scale: Tensor, scaled: Tensor, draft: Tensor, arity: int) -> Tensor:
+    """`solve_rho` by halving its bracket: where 1 - beta or what is left is all but 0."""
+    low, high = torch.ones_like(scale), torch.full_like(scale, arity)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        above = _times(scaled, draft, middle, arity) <= middle * (1 + ROUNDING)
+        above = _gap(scale, scaled, draft, middle, arity)[0] >= 0
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return high
 
 
 def k_seq(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
     """Independent children, each passing by s p / (rho q)."""
-    scaled, q = scale[:, None] * target, normalise(draft)
-    rho = solve_rho(scaled, q, children.shape[1])
-    passes = ratio(at(scaled, children), rho[:, None] * at(q, children)).clamp(max=1)
+    q = normalise(draft)
+    covered = solve_rho(scale, target, q, children.shape[1])[:, None] * q
+    scaled = scale[:, None] * target
+    passes = ratio(at(scaled, children), at(covered, children)).clamp(max=1)
     failed = (1 - passes).cumprod(1)
     reached = torch.cat([torch.ones_like(failed[:, :1]), failed[:, :-1]], 1)
-    times = _times(scaled, q, rho, children.shape[1])
-    together = torch.minimum(scaled / rho[:, None], q) * times[:, None]
-    surplus = (scaled - together).clamp_(min=0)
+    surplus = (scaled - covered).clamp_(min=0)
     return share_out(reached * passes, failed[:, -1], surplus, scale)
