@@ -36,7 +36,7 @@ def passing(p: Law, q: Law, rho: Number, k: int) -> tuple[Law, Number, Number]:
 
 
 def enough(s: Number, p: Law, q: Law, rho: Number, k: int) -> bool:
-    """Whether times <= rho. Where most drafts pass, as (1 - beta)^k >= 1 - rho beta: no rounding."""
+    """Whether times <= rho; where most drafts pass told as (1 - beta)^k >= 1 - rho beta."""
     _, beta, times = passing(p, q, rho, k)
     if beta < 1 / 2:
         return bool(times <= rho)

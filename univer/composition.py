@@ -211,12 +211,19 @@ def next_token_weights(
         rounding have left no residual).
     """
     table = indices(topology, stop.device)
-    if not table.layers:
-        return target
-    slots = table.slots.index_select(0, stop)
-    children = torch.where(slots >= 0, tokens.gather(1, slots.clamp(min=0)), -1)
-    at = scale.gather(1, stop[:, None])[:, 0]
-    drafted = draft(table.draft_rows.index_select(0, stop))
-    residual = allocate(at, target, drafted, children).residual
-    use = (slots[:, -1] >= 0) & (total(residual) > 0)
-    return torch.where(use[:, None], residual, target)
+    weights, arities = target, table.arities.index_select(0, stop)
+    for arity in sorted({layer.arity for layer in topology.layers}):  # a rule takes one at once
+        rows = (arities == arity).nonzero()[:, 0]
+        if len(rows):
+            at = stop[rows]
+            slots = table.slots.index_select(0, at)[:, -arity:]
+            masses = allocate(
+                scale[rows].gather(1, at[:, None])[:, 0],
+                target[rows],
+                draft(table.draft_rows.index_select(0, stop))[rows],
+                tokens[rows].gather(1, slots),
+            )
+            some = (total(masses.residual) > 0)[:, None]
+            recovered = torch.where(some, masses.residual, target[rows])
+            weights = weights.index_copy(0, rows, recovered)
+    return weights

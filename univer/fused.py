@@ -85,8 +85,8 @@ def applies(
 class Tables:
     """One topology's tables for the kernels.
 
-    slots: [I, m], an inner node's child slots: the fixed ones first, -1 as padding, the sampled
-        one in the last column.
+    slots: [I, m], an inner node's child slots: the -1 as padding first, the sampled one in the
+        last column.
     row_of: [N], the row of an inner node, -1 for a leaf.
     levels: the rows of each depth; everything: all rows.
     """

@@ -49,7 +49,8 @@ class Indices:
     parents: Tensor  # [N], the root its own
     siblings: Tensor  # [2, P]: neighbouring children of one node, the earlier ones first
     draft_rows: Tensor  # [N]: rows of draft_probs, 0 for a leaf
-    slots: Tensor  # [N, m]: child slots in order, the last one last, -1 before it and for a leaf
+    arities: Tensor  # [N], 0 for a leaf
+    slots: Tensor  # [N, m]: child slots in order, -1 before them and for a leaf
 
 
 def columns(values: Tensor, table: Columns) -> Tensor:
@@ -95,9 +96,7 @@ def indices(topology: Topology, device: torch.device, widest: int = MAX_NODES) -
             (topology.num_nodes, max((x.arity for x in topology.layers), default=0)), -1
         )
         for layer in topology.layers:
-            whole = torch.tensor(layer.children)
-            slots[list(layer.nodes), : layer.arity - 1] = whole[:, :-1]
-            slots[list(layer.nodes), -1] = whole[:, -1]
+            slots[list(layer.nodes), -layer.arity :] = torch.tensor(layer.children)
             for start in range(0, len(layer.nodes), widest):
                 nodes = layer.nodes[start : start + widest]
                 layers.append(
@@ -119,5 +118,6 @@ def indices(topology: Topology, device: torch.device, widest: int = MAX_NODES) -
             .reshape(-1, 2)
             .T.contiguous(),
             draft_rows=tensor([topology.draft_rows.get(v, 0) for v in range(topology.num_nodes)]),
+            arities=tensor([len(topology.children(v)) for v in range(topology.num_nodes)]),
             slots=slots.to(device),
         )

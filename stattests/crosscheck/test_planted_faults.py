@@ -32,10 +32,14 @@ from univer.rules import ot, rrsw
 
 TOYS = [Toy(4, parents, POOL) for parents in (*TREES, (-1, 0, 0, 1, 1, 2, 3, 3), (-1, 0, 1, 2))]
 
+MOST = {name: verifier.max_arity or 3 for name, verifier in VERIFIERS.items()}
+
 
 def check(name: str) -> None:
     """STATS L1 on the fixed toys."""
     for toy in TOYS:
+        if max(len(toy.topology.children(v)) for v in toy.topology.internal) > MOST[name]:
+            continue
         batch = drawn_batch(toy, VERIFIERS[name].drafting, size=32)
         exact = (torch.float64, torch.device("cpu"))
         check_stop_laws(name, batch, *exact)
@@ -70,9 +74,10 @@ COMPOSITION_FAULTS = [
     ("greedy", Fault("last-child-wins", composition, "tried & (tried.cumsum(-1) == 1)",
                      "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)")),
     ("rrsw", Fault("recovered-from-target", composition,
-                   "return torch.where(use[:, None], residual, target)", "return target")),
-    ("univer", Fault("row-of-the-first-node", composition, "slots.index_select(0, stop)",
-                     "slots.index_select(0, stop * 0)")),
+                   "recovered = torch.where(some, masses.residual, target[rows])",
+                   "recovered = target[rows]")),
+    ("univer", Fault("row-of-the-first-node", composition, "slots.index_select(0, at)",
+                     "slots.index_select(0, at * 0)")),
 ]  # fmt: skip
 
 

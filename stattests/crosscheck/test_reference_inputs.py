@@ -16,7 +16,7 @@ from reference.laws import as_laws, exact, inverse_cdf
 from univer import DraftTree
 from univer import Topology as TorchTopology
 
-NAMES = sorted(reference.VERIFIERS)
+NAMES = sorted({*reference.VERIFIERS} - {"token_verification", "block_verification"})  # chains
 TREE = Tree(Topology((-1, 0, 0)), (0, 1, 2))
 THIRDS = np.array([[Fraction(1, 3)] * 3] * 3)
 DRAFT = np.array([[Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)]])

@@ -73,7 +73,7 @@ ROW_FAULTS = (
                      _join("slots = table", f"stop = {FIRST}\n    slots = table")),
           shows_on=("sharp", "2x2", 4)),
     Fault("recovered-from-target", "M28 C2", "After all children the target gives the token.",
-          "rrsw", (_join(RECOVERED, "return target"),)),
+          "rrsw", (_join(RECOVERED, "recovered = target[rows]"),)),
 )  # fmt: skip
 
 DECISION_FAULTS = (

@@ -62,8 +62,8 @@ def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tenso
     Source: SpecTr, Sun et al. 2023, section 5.
 
     Example:
-        >>> law = torch.tensor([[0.75, 0.25]], dtype=torch.float64)
-        >>> solve_rho(torch.ones(1), law, law.flip(-1), 2)  # 1 - (3/4 - 1/4 / rho)^2 = rho/4 + 1/4
+        >>> target, draft = torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]], dtype=torch.float64)
+        >>> solve_rho(torch.ones(1), target, draft, 2)  # 1 + (1 - 1/2) = rho
         tensor([1.5000], dtype=torch.float64)
     """
     scaled = scale[:, None] * target
