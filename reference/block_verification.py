@@ -34,7 +34,7 @@ def _visits(laws: Laws) -> Iterator[Visit]:
     for i in reversed(range(last)):
         rejected = positive_part(keep[i] * laws.target(i) - laws.draft(i))
         mass = rejected.sum()
-        yield i, ratio(mass, mass + 1 - keep[i]), rejected if mass > 0 else laws.target(i)
+        yield i, ratio(mass, mass + (1 - keep[i])), rejected if mass > 0 else laws.target(i)
 
 
 def verify(

@@ -40,7 +40,7 @@ def enough(s: Number, p: Law, q: Law, rho: Number, k: int) -> bool:
     _, beta, times = passing(p, q, rho, k)
     if beta < 1 / 2:
         return bool(times <= rho)
-    failing, left = positive_part(q - p / rho).sum(), positive_part(p - rho * q).sum() + 1 - s
+    failing, left = positive_part(q - p / rho).sum(), positive_part(p - rho * q).sum() + (1 - s)
     return bool(failing**k >= (left if p.dtype == object or left > ROUNDING else 0))
 
 
@@ -74,6 +74,6 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
         masses.append(reached * accepted)
         reached = reached * (1 - accepted)
     residual = positive_part(p - overlap * times)
-    failed = residual.sum() + 1 - s  # the mean of `reached`: (1 - beta)^k
+    failed = residual.sum() + (1 - s)  # the mean of `reached`: (1 - beta)^k
     share = reached / failed if failed > 0 else reached * 0
     return masses, residual * share, (1 - s) * share

@@ -30,6 +30,6 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
         reached = reached * (1 - accepted)
         rejected = positive_part(c * p - q)
         mass = rejected.sum()
-        c = ratio(mass, mass + 1 - c)
+        c = ratio(mass, mass + (1 - c))
         p = normalise(rejected) if mass > 0 else p
     return masses, reached * c * p, reached * (1 - c)

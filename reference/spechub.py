@@ -47,7 +47,7 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
 
 def _shared(masses: list[Number], residual: Law, s: Number) -> tuple[list[Number], Law, Number]:
     """The masses, and the rest of the pair in proportion to what is left of target and scale."""
-    failed = residual.sum() + 1 - s
+    failed = residual.sum() + (1 - s)
     share = (1 - sum(masses)) / failed if failed > 0 else s * 0
     return masses, residual * share, (1 - s) * share
 
