@@ -6,6 +6,7 @@ peaked rows as often as plain ones, and shrink to readable ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,10 +14,11 @@ from math import perm
 from zlib import crc32
 
 import numpy as np
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from univer import VERIFIERS, Topology
+from univer import PAPER, VERIFIERS, Topology
 
 MAX_TREES = 120  # drafted trees a toy: exact fractions take about a millisecond each
 WEIGHTS = st.sampled_from([0, 1, 1, 2, 3, 5, 10**9])  # 10^9: all but a billionth on one token
@@ -132,6 +134,25 @@ def toys_of(name: str, max_drafted: int = MAX_TREES) -> st.SearchStrategy[Toy]:
     verifier = VERIFIERS[name]
     shapes = topologies(max_arity=verifier.max_arity or 3)
     return toys(shapes, max_drafted, verifier.drafting)
+
+
+def for_toys(
+    name: str, check: Callable[[Toy], None], examples: int = 100, max_drafted: int = MAX_TREES
+) -> None:
+    """Check on toy models: a third of the examples for verifiers that the paper does not have.
+
+    They share all code with the paper's but the rule of one layer, which has checks of its own.
+    """
+    examples = examples if name in PAPER else examples // 3
+
+    suppressed = (*settings().suppress_health_check, HealthCheck.filter_too_much)
+
+    @settings(max_examples=examples, suppress_health_check=suppressed)
+    @given(toy=toys_of(name, max_drafted))
+    def on_toys(toy: Toy) -> None:
+        check(toy)
+
+    on_toys()
 
 
 def chains(max_depth: int = 3) -> st.SearchStrategy[Topology]:

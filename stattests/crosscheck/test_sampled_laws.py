@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from scipy.stats import chi2
 
 import reference
 from reference import enumeration
 from stattests.budget import ALPHA_TEST, BETA, MIN_EXPECTED
 from stattests.etest import noncentrality
-from stattests.strategies import Toy, toys_of
+from stattests.strategies import Toy, for_toys
 from stattests.streams import numpy_generator, torch_generator
 from univer import VERIFIERS, DraftTree, draft_tree, verify
 
@@ -95,8 +95,6 @@ def test_power_is_what_the_docstring_says() -> None:
 @pytest.mark.stat
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
 def test_sampled_output_law_is_the_exact_one(name: str, device: torch.device) -> None:
-    @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-    @given(toy=toys_of(name))
     def compare(toy: Toy) -> None:
         exact = enumeration.output_law(
             reference.VERIFIERS[name].stop_law,
@@ -111,7 +109,7 @@ def test_sampled_output_law_is_the_exact_one(name: str, device: torch.device) ->
         assert set(counts) <= set(exact), "an output of probability 0 was emitted"
         assert chi_square_p(counts, law) >= ALPHA
 
-    compare()
+    for_toys(name, compare, EXAMPLES)
 
 
 @pytest.mark.stat

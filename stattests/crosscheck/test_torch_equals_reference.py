@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import reference
 from stattests.crosscheck.both import (
@@ -21,7 +19,7 @@ from stattests.crosscheck.both import (
     acceptance_of,
     drawn_batch,
 )
-from stattests.strategies import Toy, toys_of
+from stattests.strategies import Toy, for_toys
 from stattests.streams import torch_generator
 from univer import VERIFIERS, DraftTree, stop_law, verify, verify_logits
 
@@ -99,79 +97,80 @@ def test_torch_equals_reference_given_uniforms(
 ) -> None:
     skipped, seen = 0, 0
 
-    @given(toy=toys_of(name))
     def compare(toy: Toy) -> None:
         nonlocal skipped, seen
         batch = drawn_batch(toy, VERIFIERS[name].drafting)
         skipped += check_decisions(name, batch, uniforms_for(repr(toy), batch), dtype, device)
         seen += len(batch.trees)
 
-    compare()
+    for_toys(name, compare)
     print(f"{name} {dtype}: {skipped} of {seen} decisions within {THRESHOLD_MARGIN} of a threshold")
     assert skipped <= 1e-3 * seen
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-def test_stop_law_equals_the_exact_one(
-    name: str, dtype: torch.dtype, device: torch.device, data: st.DataObject
-) -> None:
-    toy = data.draw(toys_of(name))
-    check_stop_laws(name, drawn_batch(toy, VERIFIERS[name].drafting, size=4), dtype, device)
+def test_stop_law_equals_the_exact_one(name: str, dtype: torch.dtype, device: torch.device) -> None:
+
+    def compare(toy: Toy) -> None:
+        check_stop_laws(name, drawn_batch(toy, VERIFIERS[name].drafting, size=4), dtype, device)
+
+    for_toys(name, compare)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-def test_reference_in_floats_equals_reference_in_fractions(name: str, data: st.DataObject) -> None:
-    toy = data.draw(toys_of(name))
-    batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
-    module = reference.VERIFIERS[name]
-    for tree, target, draft in zip(batch.trees, batch.target, batch.draft, strict=True):
-        exact = module.stop_law(tree, target, draft)
-        plain = module.stop_law(tree, target.astype(np.float64), draft.astype(np.float64))
-        joint = exact.stop_probs[:, None] * exact.next_token_probs()
-        ours = plain.stop_probs[:, None] * plain.next_token_probs()
-        assert np.abs(ours - joint.astype(np.float64)).max() <= FLOAT64_TOLERANCE
+def test_reference_in_floats_equals_reference_in_fractions(name: str) -> None:
+
+    def compare(toy: Toy) -> None:
+        batch = drawn_batch(toy, VERIFIERS[name].drafting, size=4)
+        module = reference.VERIFIERS[name]
+        for tree, target, draft in zip(batch.trees, batch.target, batch.draft, strict=True):
+            exact = module.stop_law(tree, target, draft)
+            plain = module.stop_law(tree, target.astype(np.float64), draft.astype(np.float64))
+            joint = exact.stop_probs[:, None] * exact.next_token_probs()
+            ours = plain.stop_probs[:, None] * plain.next_token_probs()
+            assert np.abs(ours - joint.astype(np.float64)).max() <= FLOAT64_TOLERANCE
+
+    for_toys(name, compare)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-def test_batch_equals_singles_and_permutes(
-    name: str, device: torch.device, data: st.DataObject
-) -> None:
-    toy = data.draw(toys_of(name))
-    batch = drawn_batch(toy, VERIFIERS[name].drafting, size=5)
-    uniforms = uniforms_for(repr(toy), batch).to(device)
-    tree, (target, draft) = batch.on(device), batch.rows(device=device)
-    together = verify(name, tree, target, draft, uniforms=uniforms)
-    law = stop_law(name, tree, target, draft)
-    for b in range(5):
-        one = slice(b, b + 1)
-        single = DraftTree(batch.topology, tree.tokens[one])
-        alone = verify(name, single, target[one], draft[one], uniforms=uniforms[one])
-        assert torch.equal(alone.tokens, together.tokens[one])
-        assert torch.equal(alone.accepted_nodes, together.accepted_nodes[one])
-        alone_law = stop_law(name, single, target[one], draft[one])
-        assert torch.equal(alone_law.stop_probs, law.stop_probs[one])
-    order = torch.tensor([3, 0, 4, 2, 1], device=device)
-    turned = DraftTree(batch.topology, tree.tokens[order])
-    again = verify(name, turned, target[order], draft[order], uniforms=uniforms[order])
-    assert torch.equal(again.tokens, together.tokens[order])
+def test_batch_equals_singles_and_permutes(name: str, device: torch.device) -> None:
+
+    def compare(toy: Toy) -> None:
+        batch = drawn_batch(toy, VERIFIERS[name].drafting, size=5)
+        uniforms = uniforms_for(repr(toy), batch).to(device)
+        tree, (target, draft) = batch.on(device), batch.rows(device=device)
+        together = verify(name, tree, target, draft, uniforms=uniforms)
+        law = stop_law(name, tree, target, draft)
+        for b in range(5):
+            one = slice(b, b + 1)
+            single = DraftTree(batch.topology, tree.tokens[one])
+            alone = verify(name, single, target[one], draft[one], uniforms=uniforms[one])
+            assert torch.equal(alone.tokens, together.tokens[one])
+            assert torch.equal(alone.accepted_nodes, together.accepted_nodes[one])
+            alone_law = stop_law(name, single, target[one], draft[one])
+            assert torch.equal(alone_law.stop_probs, law.stop_probs[one])
+        order = torch.tensor([3, 0, 4, 2, 1], device=device)
+        turned = DraftTree(batch.topology, tree.tokens[order])
+        again = verify(name, turned, target[order], draft[order], uniforms=uniforms[order])
+        assert torch.equal(again.tokens, together.tokens[order])
+
+    for_toys(name, compare)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-def test_verify_logits_is_verify_of_the_softmax(
-    name: str, device: torch.device, data: st.DataObject
-) -> None:
+def test_verify_logits_is_verify_of_the_softmax(name: str, device: torch.device) -> None:
     """Laws taken through logarithms move by rounding; a row within it of an edge may differ."""
-    toy = data.draw(toys_of(name))
-    batch = drawn_batch(toy, VERIFIERS[name].drafting)
-    uniforms = uniforms_for(repr(toy), batch).to(device)
-    tree, (target, draft) = batch.on(device), batch.rows(device=device)
-    expected = verify(name, tree, target, draft, uniforms=uniforms)
-    logits = [0.5 * target.log(), 0.5 * draft.log() + 3]
-    out = verify_logits(name, tree, *logits, temperature=0.5, uniforms=uniforms)
-    same = (out.tokens == expected.tokens).all(-1).cpu()
-    assert (same | near_a_threshold(name, tree, target, draft, uniforms)).all()
+
+    def compare(toy: Toy) -> None:
+        batch = drawn_batch(toy, VERIFIERS[name].drafting)
+        uniforms = uniforms_for(repr(toy), batch).to(device)
+        tree, (target, draft) = batch.on(device), batch.rows(device=device)
+        expected = verify(name, tree, target, draft, uniforms=uniforms)
+        logits = [0.5 * target.log(), 0.5 * draft.log() + 3]
+        out = verify_logits(name, tree, *logits, temperature=0.5, uniforms=uniforms)
+        same = (out.tokens == expected.tokens).all(-1).cpu()
+        assert (same | near_a_threshold(name, tree, target, draft, uniforms)).all()
+
+    for_toys(name, compare)
