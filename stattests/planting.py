@@ -14,18 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from univer import rules
+
+
+def _text(module: str) -> str:
+    return Path(str(importlib.import_module(module).__file__)).read_text(encoding="utf-8")
+
+
+# Rules that build on no other come first.
+_RULES = sorted(
+    (f"{rules.__name__}.{path.stem}" for path in Path(rules.__path__[0]).glob("[a-z]*.py")),
+    key=lambda name: (f"from {rules.__name__}." in _text(name), name),
+)
 # Later modules import from earlier ones: a copy of one needs copies of all that follow.
 CHAIN = (
     "univer.rows",
     "univer.indices",
     "univer.sampling",
-    "univer.rules.ot",
-    "univer.rules.rrsw",
-    "univer.rules.rrs",
-    "univer.rules.single_draft",
-    "univer.rules.spechub",
-    "univer.rules.k_seq",
-    "univer.rules.target_only",
+    *_RULES,
     "univer.allocation",
     "univer.composition",
     "univer.verifiers",
@@ -64,7 +70,7 @@ def plant(*patches: Patch) -> dict[str, ModuleType]:
 
 
 def _source(module: ModuleType, patches: Iterable[Patch]) -> str:
-    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    text = _text(module.__name__)
     for patch in patches:
         if text.count(patch.line) != 1:
             raise ValueError(
