@@ -5,7 +5,7 @@ The tree that a drafter's cache gave is compared with the oracle's tree of plain
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -59,6 +59,12 @@ def plain(kind: str) -> tuple[PlainRows, Callable[[tuple[int, ...]], Rows]]:
     return PlainRows(target), lambda text: lambda path: rows([*text, *path])
 
 
+def behind(text: Sequence[int], rows: Rows) -> Any:
+    """The rows of paths behind a text, by the whole prefix."""
+    start = len(text)
+    return lambda prefix: rows(tuple(prefix[start:]))
+
+
 def check_cycles(kind: str, shape: Dynamic, filters: Filters) -> int:
     """Each cycle's tree is the oracle's, its laws are plain forwards'; returns how many accepted.
 
@@ -71,14 +77,13 @@ def check_cycles(kind: str, shape: Dynamic, filters: Filters) -> int:
     for cycle in decode(
         target, drafter, PROMPT, verifier=NAME, topology=shape, filters=filters, **options
     ):
-        rows, behind, drawn = drafts(tuple(text)), len(text), cycle.drawn
+        rows, drawn = drafts(tuple(text)), cycle.drawn
         laws = cache(lambda path, rows=rows: shaping(rows(path)).numpy())
         exact = dynamic_tree(laws, shape.width, shape.depth, shape.size)
         assert drawn.tree.topology.parents == exact.topology.parents
         assert drawn.tree.tokens[0, 1:].tolist() == list(exact.tokens[1:])
         assert torch.equal(filters(drawn.draft_logits), drawn.draft_probs)
-        after: Any = lambda ids, rows=rows, behind=behind: rows(tuple(ids[behind:]))  # noqa: E731
-        assert_laws_are_plain(cycle, text, targets, after, filters, EXACT)
+        assert_laws_are_plain(cycle, text, targets, behind(text, rows), filters, EXACT)
         accepted += cycle.record.num_accepted
         text += cycle.record.tokens
     assert len(text) == len(PROMPT) + BUDGET

@@ -70,29 +70,37 @@ def floats(toy: Toy) -> Callable[[tuple[int, ...]], Any]:
     return lambda prefix: toy.draft(prefix).astype(np.float64)
 
 
-def grown(toy: Toy, shape: Dynamic, module: ModuleType = dynamic_tree) -> Grown:
+def grown(
+    toy: Toy, shape: Dynamic, device: torch.device = CPU, module: ModuleType = dynamic_tree
+) -> Grown:
     """Torch's tree."""
 
     def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, None]:
         whole = Tree(tree.topology, tuple(tree.tokens[0].tolist()))
         rows = [floats(toy)(enumeration.node_path(whole, node)) for node in nodes]
-        return torch.tensor(np.array(rows))[None], None
+        return torch.tensor(np.array(rows), device=device)[None], None
 
-    tree: Grown = module.grow(shape, torch.tensor([0]), next_law)
+    tree: Grown = module.grow(shape, torch.tensor([0], device=device), next_law)
     return tree
 
 
-def check_grown(toy: Toy, shape: Dynamic, draft: Any, module: ModuleType = dynamic_tree) -> None:
+def check_grown(
+    toy: Toy,
+    shape: Dynamic,
+    draft: Any,
+    device: torch.device = CPU,
+    module: ModuleType = dynamic_tree,
+) -> None:
     """Torch's tree, its topology and its laws are the oracle's."""
     ours, exact = (
-        grown(toy, shape, module),
+        grown(toy, shape, device, module),
         oracles_tree(draft, shape.width, shape.depth, shape.size),
     )
     topology = ours.tree.topology
     assert topology.parents == exact.topology.parents
     assert ours.tree.tokens.tolist() == [list(exact.tokens)]
     _, rows = enumeration.tree_laws(exact, toy.target, floats(toy))
-    assert (ours.draft_probs[0].numpy() == rows).all()
+    assert (ours.draft_probs[0].cpu().numpy() == rows).all()
     for node in topology.internal:
         law = floats(toy)(enumeration.node_path(exact, node))
         probs = [law[exact.tokens[u]] for u in topology.children(node)]
@@ -100,8 +108,10 @@ def check_grown(toy: Toy, shape: Dynamic, draft: Any, module: ModuleType = dynam
 
 
 @given(toy=tied_toys(), shape=SHAPES)
-def test_grown_tree_is_the_oracles_in_fractions(toy: Toy, shape: Dynamic) -> None:
-    check_grown(toy, shape, toy.draft)
+def test_grown_tree_is_the_oracles_in_fractions(
+    device: torch.device, toy: Toy, shape: Dynamic
+) -> None:
+    check_grown(toy, shape, toy.draft, device)
 
 
 @given(toy=toys(), shape=SHAPES)
@@ -119,12 +129,14 @@ def top_batch(toys_of_batch: list[Toy], topology: Topology) -> Batch:
     return Batch(topology, trees, target, draft)
 
 
-def check_pruned(given_toys: list[Toy], topology: Topology, size: int) -> None:
+def check_pruned(
+    given_toys: list[Toy], topology: Topology, size: int, device: torch.device
+) -> None:
     """Torch prunes as the oracle does, a batch as its trees one by one."""
     batch = top_batch(given_toys, topology)
-    tree, (_, draft) = batch.draft_tree, batch.rows()
+    tree, (_, draft) = batch.on(device), batch.rows(device=device)
     tokens = prune(tree, draft, size).tokens
-    assert torch.equal(tree.tokens, batch.draft_tree.tokens)  # the input is left alone
+    assert torch.equal(tree.tokens.cpu(), batch.draft_tree.tokens)  # the input is left alone
     for b, toy in enumerate(given_toys):
         exact = oracles_pruned(batch.trees[b], toy.draft, size)
         assert tokens[b].tolist() == list(exact.tokens)
@@ -138,10 +150,11 @@ def check_pruned(given_toys: list[Toy], topology: Topology, size: int) -> None:
 
 @given(data=st.data(), topology=topologies(max_nodes=9), size=st.integers(1, 9))
 def test_pruned_trees_are_the_oracles_one_by_one_and_together(
-    data: st.DataObject, topology: Topology, size: int
+    device: torch.device, data: st.DataObject, topology: Topology, size: int
 ) -> None:
     vocab = data.draw(st.integers(2, 4))
-    check_pruned(data.draw(st.lists(tied_toys(vocab), min_size=1, max_size=4)), topology, size)
+    batch = data.draw(st.lists(tied_toys(vocab), min_size=1, max_size=4))
+    check_pruned(batch, topology, size, device)
 
 
 def present(tree: Tree) -> list[tuple[int, ...]]:
@@ -264,7 +277,7 @@ def check_cases(module: ModuleType) -> None:
     """The oracle's trees on the fixed toys."""
     for width, depth, size in product((2, 3), (3, 4), (5, 9)):
         for toy in (*TOYS, TIES):
-            check_grown(toy, Dynamic(width, depth, size), floats(toy), module)
+            check_grown(toy, Dynamic(width, depth, size), floats(toy), module=module)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
