@@ -8,6 +8,7 @@ the papers and slow on purpose.
 from reference import (
     block_verification,
     drafting,
+    dynamic_tree,
     enumeration,
     greedy,
     k_seq,
@@ -48,6 +49,7 @@ __all__ = [
     "VerifyOutput",
     "block_verification",
     "drafting",
+    "dynamic_tree",
     "enumeration",
     "greedy",
     "k_seq",

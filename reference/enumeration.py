@@ -13,7 +13,7 @@ next token after a tuple of tokens. Everything is exact for fractions.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -73,11 +73,18 @@ def output_law(
     stop_law: StopLawOf, drafting: str, topology: TopologyLike, target: NextLaw, draft: NextLaw
 ) -> Outputs:
     """The probability of every output (accepted tokens and the next token)."""
+    return outputs_on(stop_law, drafted_trees(drafting, topology, draft), target, draft)
+
+
+def outputs_on(
+    stop_law: StopLawOf, trees: Iterable[tuple[Tree, Number]], target: NextLaw, draft: NextLaw
+) -> Outputs:
+    """The same for trees that are given with their probabilities."""
     outputs: Outputs = defaultdict(int)
-    for tree, chance in drafted_trees(drafting, topology, draft):
+    for tree, chance in trees:
         law = stop_law(tree, *tree_laws(tree, target, draft))
         rows = law.next_token_probs()
-        for node in range(topology.num_nodes):
+        for node in range(tree.topology.num_nodes):
             if law.stop_probs[node] > 0:
                 prefix = node_path(tree, node)
                 for token in np.flatnonzero(rows[node] > 0):

@@ -28,12 +28,13 @@ from torch import Tensor
 from univer.cost_model import PLAIN, Choice, Costs, model_speeds
 from univer.decoder import Cut, Cycle, CycleRecord, Decoder, Drawn, cycles
 from univer.drafting import DraftTree
+from univer.dynamic_tree import Dynamic
 from univer.errors import InputError
 from univer.filters import Filters
 from univer.topology import Topology, TopologySpec
 from univer.verifiers import Verifier, resolve, stop_law
 
-AUTO = "auto"
+AUTO, DYNAMIC = "auto", "dynamic:"
 # Few nodes where a forward of k tokens costs nearly k, many where it costs one: 2, 4, 7, 26, 63.
 CANDIDATES = ("none", "chain:1", "chain:3", "2x2", "eagle", "2x5")
 
@@ -79,9 +80,13 @@ class Auto:
         return (max(shapes, key=lambda shape: shape.num_nodes), *self.rounds * shapes)
 
 
-def overheard(topology: Topology | Auto, made: list[Choice]) -> Topology | Auto:
+Shape = Topology | Dynamic | Auto
+ShapeSpec = TopologySpec | Dynamic | Auto  # what `parse_topology` takes
+
+
+def overheard(topology: Shape, made: list[Choice]) -> Shape:
     """The same, with the choice added to a list when it is made."""
-    if isinstance(topology, Topology):
+    if not isinstance(topology, Auto):
         return topology
     given = topology.told
 
@@ -93,30 +98,32 @@ def overheard(topology: Topology | Auto, made: list[Choice]) -> Topology | Auto:
     return replace(topology, told=told)
 
 
-def clock_of(topology: Topology | Auto) -> Callable[[], float]:
+def clock_of(topology: Shape) -> Callable[[], float]:
     """The clock that a decoder on it reads."""
     return topology.clock if isinstance(topology, Auto) else time.perf_counter
 
 
-def parse_topology(spec: TopologySpec | Auto) -> Topology | Auto:
-    """A topology, or for "auto" and an Auto the latter."""
-    if isinstance(spec, Auto):
+def parse_topology(spec: ShapeSpec) -> Shape:
+    """A topology, for "auto" an Auto, for "dynamic:..." a Dynamic; these two stay what they are."""
+    if isinstance(spec, Auto | Dynamic):
         return spec
     if isinstance(spec, str) and spec.strip().lower() == AUTO:
         return Auto()
+    if isinstance(spec, str) and spec.strip().lower().startswith(DYNAMIC):
+        return Dynamic.parse(spec)
     return Topology.parse(spec)
 
 
 def cycles_on(
     decoder: Decoder,
     verifier: Verifier,
-    topology: Topology | Auto,
+    topology: Shape,
     *,
     cut: Cut,
     generator: torch.Generator,
 ) -> Iterator[Cycle]:
     """`cycles`; for an Auto on the candidates in turn and then on the fastest."""
-    if isinstance(topology, Topology):
+    if not isinstance(topology, Auto):
         yield from cycles(decoder, verifier, topology, cut=cut, generator=generator)
         return
     ended, tally = False, Tally(topology.plan)

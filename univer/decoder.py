@@ -25,6 +25,7 @@ from univer.cached_model import CachedModel
 from univer.drafters import Drafter
 from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
+from univer.dynamic_tree import Dynamic, check_draft_law, grow
 from univer.errors import InputError, check_token_ids
 from univer.filters import Filters, Shaping
 from univer.from_logits import verify_logits
@@ -132,25 +133,35 @@ class Decoder:
             )
         self.text = _prompt_ids(prompt, self._target.vocabulary)
         _check_budget(max_new_tokens, len(self.text), self._target, self._drafter)
+        self._drafters_ids: Sequence[int] = ()  # of the nodes of the tree drawn last
 
-    def draw(self, drafting: str, topology: Topology, *, generator: torch.Generator) -> Drawn:
+    def draw(
+        self, drafting: str, topology: Topology | Dynamic, *, generator: torch.Generator
+    ) -> Drawn:
         """Draft a tree in the present context and score it; an earlier one is forgotten."""
+        check_draft_law(topology, drafting)
         self._target.keep()
         self._drafter.keep()
         start = self.now()
         root = torch.tensor([self.text[-1]], device=self._drafter.device)
 
-        levels = []
+        levels: list[Tensor] = []
 
         def next_law(tree: DraftTree, nodes: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
             logits = self._drafter.logits(self.text, tree, nodes)
             levels.append(logits)
             return self.filters(logits), logits if self.filters.greedy else None
 
-        tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
+        if isinstance(topology, Dynamic):
+            grown = grow(topology, root, next_law)
+            tree, draft_probs, self._drafters_ids = grown.tree, grown.draft_probs, grown.nodes
+            levels = [torch.cat(levels, 1)[:, list(grown.rows)]]
+        else:
+            tree, draft_probs = draft_tree(drafting, topology, root, next_law, generator=generator)
+            self._drafters_ids = range(topology.num_nodes)
         drafted = self.now()
-        tree = DraftTree(topology, tree.tokens.to(self._target.device))
-        logits = self._target.logits(self.text, tree, range(topology.num_nodes))
+        tree = DraftTree(tree.topology, tree.tokens.to(self._target.device))
+        logits = self._target.logits(self.text, tree, range(tree.topology.num_nodes))
         scored = self.now()
         return Drawn(
             tree,
@@ -181,7 +192,7 @@ class Decoder:
         """Add what a verifier made of the tree drawn last to the text."""
         accepted = [v for v in output.accepted_nodes[0].tolist() if v >= 0]
         self._target.keep(accepted)
-        self._drafter.keep(accepted)
+        self._drafter.keep([self._drafters_ids[v] for v in accepted])
         self.text += output.tokens[0, : len(accepted) + 1].tolist()
 
     def now(self) -> float:
@@ -195,7 +206,7 @@ class Decoder:
 def cycles(
     decoder: Decoder,
     verifier: Verifier,
-    topology: Topology,
+    topology: Topology | Dynamic,
     *,
     cut: Cut,
     generator: torch.Generator,
@@ -205,7 +216,7 @@ def cycles(
     Args:
         decoder: at the beginning of the text.
         verifier: decides, and names the draft law.
-        topology: the shape of every tree.
+        topology: the shape of every tree, or how each one grows.
         cut: called once a cycle with the tokens that it emitted, one or more; it keeps the first
             ones, at least one.
         generator: where the random numbers come from.

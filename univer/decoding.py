@@ -14,14 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from univer.auto_topology import Auto, choose, clock_of, cycles_on, overheard, parse_topology
+from univer.auto_topology import (
+    Auto,
+    ShapeSpec,
+    choose,
+    clock_of,
+    cycles_on,
+    overheard,
+    parse_topology,
+)
 from univer.cost_model import Choice
 from univer.decoder import Cycle, CycleRecord, Decoder, Drawn
 from univer.drafters import Drafter
+from univer.dynamic_tree import Dynamic
 from univer.errors import InputError, check_exactly_one
 from univer.filters import Filters
 from univer.hf_generate import SpeculativeOutput, speculative
-from univer.topology import TopologySpec
 from univer.verifiers import Verifier, resolve
 
 __all__ = [
@@ -31,6 +39,7 @@ __all__ = [
     "CycleRecord",
     "Decoder",
     "Drawn",
+    "Dynamic",
     "Generation",
     "SpeculativeOutput",
     "choose",
@@ -71,7 +80,7 @@ def decode(
     prompt: Sequence[int] | Tensor,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec | Auto = "2x5",
+    topology: ShapeSpec = "2x5",
     filters: Filters | None = None,
     max_new_tokens: int = 128,
     eos_token_id: int | Sequence[int] | None = None,
@@ -110,7 +119,7 @@ def generate(
     prompt: Sequence[int] | Tensor,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec | Auto = "2x5",
+    topology: ShapeSpec = "2x5",
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -129,7 +138,9 @@ def generate(
         verifier: a name in VERIFIERS or a Verifier; it decides the draft law as well.
         topology: the shape of the draft trees, as for `Topology.parse`; "auto" or an Auto measures
             a few while writing and goes on with the fastest, plain decoding included (then a seed
-            no longer fixes the text, since the clock has a say; its law stays the target's).
+            no longer fixes the text, since the clock has a say; its law stays the target's). A
+            Dynamic or "dynamic:<width>x<depth>:<size>" grows each tree by the draft's
+            probabilities, as EAGLE-2 does, for the verifier `target_only`.
         temperature: shapes draft and target laws alike; at 0 the text is the target's greedy text.
         top_k: as in `Filters`, for draft and target alike, like the next two.
         top_p: as in `Filters`.

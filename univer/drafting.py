@@ -181,11 +181,36 @@ def draft_children(
     return DRAFTING[drafting].draw(draft_probs, uniforms, scores)
 
 
+NextLaw = Callable[[DraftTree, tuple[int, ...]], tuple[Tensor, Tensor | None]]
+
+
+def laws_of_level(
+    next_law: NextLaw, tree: DraftTree, nodes: tuple[int, ...], vocab: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """What `next_law` says of these nodes, its kinds and shapes checked, but no numbers."""
+    probs, scores = next_law(tree, nodes)
+    _check_rows(probs, scores, 3)
+    shape = (len(tree.tokens), len(nodes), probs.shape[2] if vocab is None else vocab)
+    if probs.shape != shape:
+        raise InputError(
+            f"next_law: expected laws of shape {list(shape)} for nodes {list(nodes)}, got"
+            f" {list(probs.shape)}."
+        )
+    return probs, scores
+
+
+def check_level(probs: Tensor, scores: Tensor | None, here: Tensor, nodes: tuple[int, ...]) -> None:
+    """Check the numbers of a level, laws and scores [B, n, V], at nodes that are here [B, n]."""
+    check_prob_rows("draft_probs", probs, here, node_in_tree(nodes))
+    if scores is not None:
+        check_logit_rows("scores", scores, here, node_in_tree(nodes))
+
+
 def draft_tree(
     drafting: str,
     topology: Topology,
     root: Tensor,
-    next_law: Callable[[DraftTree, tuple[int, ...]], tuple[Tensor, Tensor | None]],
+    next_law: NextLaw,
     *,
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
@@ -228,14 +253,8 @@ def draft_tree(
         nodes = tuple(v for v in level if topology.children(v))
         if not nodes:
             continue
-        probs, scores = next_law(DraftTree(topology, tokens.clone()), nodes)
-        _check_rows(probs, scores, 3)
-        vocab = levels[0][1].shape[2] if levels else probs.shape[2]
-        if probs.shape != (root.shape[0], len(nodes), vocab):
-            raise InputError(
-                f"next_law: expected laws of shape {[root.shape[0], len(nodes), vocab]} for nodes"
-                f" {list(nodes)}, got {list(probs.shape)}."
-            )
+        vocab = levels[0][1].shape[2] if levels else None
+        probs, scores = laws_of_level(next_law, DraftTree(topology, tokens.clone()), nodes, vocab)
         levels.append((nodes, probs, scores))
         while layers and layers[0][0].nodes[0] in nodes:
             layer, at = layers.pop(0)
@@ -249,10 +268,7 @@ def draft_tree(
             set_columns(tokens, at.slots, drawn)
             set_columns(present, at.slots, drawn >= 0)
     for nodes, probs, scores in levels:  # last, so that no level waits for the device
-        here = present[:, list(nodes)]
-        check_prob_rows("draft_probs", probs, here, node_in_tree(nodes))
-        if scores is not None:
-            check_logit_rows("scores", scores, here, node_in_tree(nodes))
+        check_level(probs, scores, present[:, list(nodes)], nodes)
     if not levels:
         return DraftTree(topology, tokens), torch.zeros(len(root), 0, 0, device=root.device)
     return DraftTree(topology, tokens), torch.cat([probs for _, probs, _ in levels], 1)

@@ -17,13 +17,20 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from univer.auto_topology import Auto, clock_of, cycles_on, overheard, parse_topology
+from univer.auto_topology import (
+    Shape,
+    ShapeSpec,
+    clock_of,
+    cycles_on,
+    overheard,
+    parse_topology,
+)
 from univer.cost_model import Choice
 from univer.decoder import CycleRecord, Decoder
 from univer.drafters import Drafter
+from univer.dynamic_tree import check_draft_law
 from univer.errors import InputError
 from univer.hf_filters import as_filters
-from univer.topology import Topology, TopologySpec
 from univer.verifiers import Verifier, resolve
 
 NOT_KEPT = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -54,7 +61,7 @@ def speculative(
     drafter: Drafter | Any,
     *,
     verifier: str | Verifier = "univer",
-    topology: TopologySpec | Auto = "2x5",
+    topology: ShapeSpec = "2x5",
     generator: torch.Generator | None = None,
 ) -> Speculative:
     """The loop for `model.generate(..., custom_generate=...)`; it may be used again and again.
@@ -91,7 +98,9 @@ def speculative(
         >>> model.generate(ids, custom_generate=loop, do_sample=True, max_new_tokens=9).shape
         torch.Size([1, 12])
     """
-    return Speculative(drafter, resolve(verifier), parse_topology(topology), generator)
+    rule, shape = resolve(verifier), parse_topology(topology)
+    check_draft_law(shape, rule.drafting)
+    return Speculative(drafter, rule, shape, generator)
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class Speculative:
 
     drafter: Any
     verifier: Verifier
-    topology: Topology | Auto
+    topology: Shape
     generator: torch.Generator | None
 
     def __call__(
