@@ -103,15 +103,22 @@ def clock_of(topology: Shape) -> Callable[[], float]:
     return topology.clock if isinstance(topology, Auto) else time.perf_counter
 
 
-def parse_topology(spec: ShapeSpec) -> Shape:
-    """A topology, for "auto" an Auto, for "dynamic:..." a Dynamic; these two stay what they are."""
+def parse_topology(spec: ShapeSpec, max_arity: int | None = None) -> Shape:
+    """A topology, for "auto" an Auto, for "dynamic:..." a Dynamic; these two stay what they are.
+
+    `max_arity` leaves those out of "auto" that have more children a node.
+    """
     if isinstance(spec, Auto | Dynamic):
         return spec
     if isinstance(spec, str) and spec.strip().lower() == AUTO:
-        return Auto()
+        return Auto([c for c in CANDIDATES if max_arity is None or _arity(c) <= max_arity])
     if isinstance(spec, str) and spec.strip().lower().startswith(DYNAMIC):
         return Dynamic.parse(spec)
     return Topology.parse(spec)
+
+
+def _arity(spec: TopologySpec) -> int:
+    return max((layer.arity for layer in Topology.parse(spec).layers), default=0)
 
 
 def cycles_on(

@@ -92,7 +92,7 @@ def decode(
     there, raised when the first cycle is asked for.
     """
     rule = resolve(verifier)
-    shape = parse_topology(topology)
+    shape = parse_topology(topology, rule.max_arity)
     ends = eos_ids(eos_token_id, target)
     decoder = Decoder(
         target,
@@ -182,7 +182,7 @@ def generate(
         drafter,
         prompt,
         verifier=verifier,
-        topology=overheard(parse_topology(topology), made),
+        topology=overheard(parse_topology(topology, resolve(verifier).max_arity), made),
         filters=Filters(temperature, top_k, top_p, min_p),
         max_new_tokens=max_new_tokens,
         eos_token_id=eos_token_id,

@@ -98,7 +98,8 @@ def speculative(
         >>> model.generate(ids, custom_generate=loop, do_sample=True, max_new_tokens=9).shape
         torch.Size([1, 12])
     """
-    rule, shape = resolve(verifier), parse_topology(topology)
+    rule = resolve(verifier)
+    shape = parse_topology(topology, rule.max_arity)
     check_draft_law(shape, rule.drafting)
     return Speculative(drafter, rule, shape, generator)
 
