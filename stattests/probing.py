@@ -14,7 +14,7 @@ Letters: T trees, N nodes, V vocabulary, S = N + 1 slots, P points.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,8 @@ Codes = NDArray[np.int64]  # [P], stop node x V + next token
 
 LARGEST = 1 - 2**-53
 BISECTIONS = 48  # the width left is 2^-48 = 4e-15
+AHEAD = (4, 3, 2, 1)  # halvings that one call may settle, whichever way they go
+MANY = 4096  # decisions of one call beyond which more of them cost more than a call
 STEP = 2.0**-46  # how far beyond a face the next box is looked for
 VOLUME_TOLERANCE = 1e-11  # what bisection leaves: some hundred faces of 4e-15 each
 MAX_ROUNDS = 400
@@ -121,7 +123,8 @@ def probe(
         codes: Codes = (out.stop * vocab + out.next_token).numpy()
         return codes
 
-    boxes, token_slots, stop_slots = _find_boxes(ask, len(tokens), slots, vocab, seed)
+    ahead = AHEAD if subject.batched else (1,)
+    boxes, token_slots, stop_slots = _find_boxes(ask, len(tokens), slots, vocab, seed, ahead)
     joint = np.zeros((len(tokens), slots - 1, vocab))
     for tree, found in enumerate(boxes):
         for low, high, code in zip(found.low, found.high, found.codes, strict=True):
@@ -137,7 +140,7 @@ def probe(
 
 
 def _find_boxes(
-    ask: Ask, trees: int, slots: int, vocab: int, seed: int
+    ask: Ask, trees: int, slots: int, vocab: int, seed: int, ahead: Sequence[int]
 ) -> tuple[list[TreeBoxes], set[int], set[int]]:
     rng = numpy_generator("probing", root=seed)
     boxes = [TreeBoxes() for _ in range(trees)]
@@ -163,7 +166,7 @@ def _find_boxes(
             if came_from >= 0 and code != came_from:
                 same_stop = code // vocab == came_from // vocab
                 (token_slots if same_stop else stop_slots).add(slot)
-        low, high = _bounds(ask, at, points, codes)
+        low, high = _bounds(ask, at, points, codes, ahead)
         _check_inside(ask, at, low, high, codes, rng)
         pending = []
         for tree, point, code, lo, hi in zip(
@@ -188,9 +191,13 @@ def _find_boxes(
 
 
 def _bounds(
-    ask: Ask, trees: NDArray[np.int64], points: Points, codes: Codes
+    ask: Ask, trees: NDArray[np.int64], points: Points, codes: Codes, ahead: Sequence[int]
 ) -> tuple[Points, Points]:
-    """How far each point can move along each slot, both ways, with the same outcome."""
+    """How far each point can move along each slot, both ways, with the same outcome.
+
+    By bisection, as many halvings a call, among `ahead`, as few points allow: all middles that
+    these can come to are asked for together, which changes no bound.
+    """
     count, slots = points.shape
     ends = np.stack([np.zeros_like(points), np.full_like(points, LARGEST)])  # [2, P, S]
     index = np.indices(ends.shape).reshape(3, -1)
@@ -206,10 +213,20 @@ def _bounds(
     limit = ends.reshape(-1).copy()
     open_ = everywhere[~same(limit, everywhere)]
     good, bad = points[row[open_], slot[open_]], limit[open_]
-    for _ in range(BISECTIONS):
-        middle = (good + bad) / 2
-        holds = same(middle, open_)
-        good, bad = np.where(holds, middle, good), np.where(holds, bad, middle)
+    few = (steps for steps in ahead if len(open_) * (2**steps - 1) <= MANY)
+    steps = next(few, ahead[-1])
+    for _ in range(BISECTIONS // steps):
+        # A heap: after middle k come 2k + 1, where the outcome holds there, and 2k + 2.
+        goods, bads, middles = [good], [bad], []
+        for k in range(2**steps - 1):
+            middles.append((goods[k] + bads[k]) / 2)
+            goods += [middles[k], goods[k]]
+            bads += [bads[k], middles[k]]
+        holds = same(np.concatenate(middles), np.tile(open_, len(middles)))
+        which, rows = np.zeros_like(open_), np.arange(len(open_))
+        for _ in range(steps):
+            which = 2 * which + 2 - holds.reshape(len(middles), -1)[which, rows]
+        good, bad = np.array(goods)[which, rows], np.array(bads)[which, rows]
     limit[side == 1] = 1.0  # the largest float below 1 stands for 1
     limit[open_] = (good + bad) / 2
     bounds = limit.reshape(2, count, slots)
@@ -225,12 +242,11 @@ def _check_inside(
     rng: np.random.Generator,
 ) -> None:
     """Random points and near-corners of every box have the box's outcome."""
-    for attempt in range(3):
-        share = rng.random(low.shape)
-        if attempt == 0:
-            share = np.where(share < 0.5, 1e-3, 1 - 1e-3)
-        if (ask(trees, low + share * (high - low)) != codes).any():
-            raise ProbeError(
-                "an outcome's region is not a box: two decisions share one number, or there is"
-                " randomness besides the uniforms"
-            )
+    shares = rng.random((3, *low.shape))
+    shares[0] = np.where(shares[0] < 0.5, 1e-3, 1 - 1e-3)
+    points = (low + shares * (high - low)).reshape(-1, low.shape[1])
+    if (ask(np.tile(trees, 3), points) != np.tile(codes, 3)).any():
+        raise ProbeError(
+            "an outcome's region is not a box: two decisions share one number, or there is"
+            " randomness besides the uniforms"
+        )
