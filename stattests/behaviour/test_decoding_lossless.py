@@ -5,13 +5,19 @@ The model is a table of a tiny Llama's rows by prefix whose KV cache holds the t
 token after every prefix of the first BUDGET tokens. False alarms: ALPHA_RUN over all cases
 together; a bias of the joint law of TV .1 at one prefix (.2 on the dynamic tree, whose losslessness
 is exact elsewhere) is missed with probability <= BETA.
+
+That takes the fewer texts the rarer a prefix is. So a text is decoded only as far as some prefix
+ahead of it still has to be judged: whether it goes on is settled by the tokens that it has, and the
+next one follows its law whatever they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from math import inf, log
 from typing import Any
 
@@ -24,7 +30,7 @@ from stattests.behaviour.tiny_models import PrefixTable, tiny_llama
 from stattests.budget import ALPHA_RUN
 from stattests.etest import combine, concentration, log_e, required_n
 from univer import Filters
-from univer.decoding import decode, generate
+from univer.decoding import Cycle, decode, generate
 
 PROMPT = (1, 4, 2)
 VOCABULARY = 8
@@ -98,29 +104,6 @@ def exact_laws(case: Case) -> dict[tuple[int, ...], tuple[float, NDArray[np.floa
     return laws
 
 
-def sampled_counts(case: Case, texts: int, seed: int) -> Counter[tuple[int, ...]]:
-    """How often each prefix of `generate`'s texts came up."""
-    generator = torch.Generator().manual_seed(seed)
-    target, drafter = tables()
-    f, counts = case.filters, Counter[tuple[int, ...]]()
-    for _ in range(texts):
-        tokens = generate(
-            target,
-            drafter,
-            PROMPT,
-            verifier=case.verifier,
-            topology=case.topology,
-            temperature=f.temperature,
-            top_k=f.top_k,
-            top_p=f.top_p,
-            max_new_tokens=BUDGET,
-            eos_token_id=case.ends,
-            generator=generator,
-        ).tokens
-        counts.update(tokens[:end] for end in range(1, len(tokens) + 1))
-    return counts
-
-
 def registered(case: Case) -> dict[tuple[int, ...], tuple[float, NDArray[np.float64]]]:
     """The prefixes that are judged: only one that is visited this often can be so far off."""
     return {
@@ -128,6 +111,55 @@ def registered(case: Case) -> dict[tuple[int, ...], tuple[float, NDArray[np.floa
         for prefix, (visit, law) in exact_laws(case).items()
         if visit >= case.delta and (law > 0).sum() > 1
     }
+
+
+def texts_needed(case: Case) -> dict[tuple[int, ...], int]:
+    """Prefix -> texts after which a TV of `delta` there has been caught (STATS 3)."""
+    laws = registered(case)
+    # `combine` takes half of the mean over the prefixes: the evidence at one of them must pay that.
+    alpha = ALPHA_RUN / len(CASES) / (2 * len(laws))
+    return {
+        prefix: required_n(int((law > 0).sum()), case.delta, alpha, visit_prob=visit)
+        for prefix, (visit, law) in laws.items()
+    }
+
+
+def cycles_of(case: Case, models: tuple[Any, Any], generator: torch.Generator) -> Iterator[Cycle]:
+    """The cycles of one text of `generate`."""
+    return decode(
+        *models,
+        PROMPT,
+        verifier=case.verifier,
+        topology=case.topology,
+        filters=case.filters,
+        max_new_tokens=BUDGET,
+        eos_token_id=case.ends,
+        generator=generator,
+    )
+
+
+def growing_counts(
+    case: Case, needed: dict[tuple[int, ...], int], seed: int
+) -> Iterator[Counter[tuple[int, ...]]]:
+    """How often each prefix came up, text after text until all prefixes have what they need.
+
+    A text is read on after a prefix that needs no more only if a longer one does; after one that
+    nothing is registered at, in as many texts as any prefix needs.
+    """
+    generator, counts = torch.Generator().manual_seed(seed), Counter[tuple[int, ...]]()
+    wanted: dict[tuple[int, ...], int] = {}
+    for prefix, texts in needed.items():
+        for end in range(len(prefix) + 1):
+            wanted[prefix[:end]] = max(wanted.get(prefix[:end], 0), texts)
+    least = min(needed.values())
+    for text in range(max(needed.values())):
+        prefix: tuple[int, ...] = ()
+        for token in (t for c in cycles_of(case, tables(), generator) for t in c.record.tokens):
+            prefix = (*prefix, token)
+            counts[prefix] += 1
+            if text >= wanted.get(prefix, least):
+                break
+        yield counts
 
 
 def evidence(case: Case, counts: Counter[tuple[int, ...]]) -> float:
@@ -142,49 +174,51 @@ def evidence(case: Case, counts: Counter[tuple[int, ...]]) -> float:
     return combine(log_es)
 
 
-def texts_needed(case: Case) -> int:
-    """Texts after which a TV of `delta` at any one prefix has been caught (STATS 3)."""
-    laws = registered(case)
-    # `combine` takes half of the mean over the prefixes: the evidence at one of them must pay that.
-    alpha = ALPHA_RUN / len(CASES) / (2 * len(laws))
-    return max(
-        required_n(int((law > 0).sum()), case.delta, alpha, visit_prob=visit)
-        for visit, law in laws.values()
-    )
-
-
 @pytest.mark.stat
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_law_of_the_first_tokens_is_the_models(case: Case) -> None:
-    counts = sampled_counts(case, texts_needed(case), seed=2024)
+    *_, counts = growing_counts(case, texts_needed(case), seed=2024)
     assert evidence(case, counts) < log(len(CASES) / ALPHA_RUN)
 
 
 @pytest.mark.stat
 def test_a_law_that_is_off_by_the_stated_tv_is_noticed() -> None:
+    """Within the texts that are planned; the evidence may be looked at as often as one likes."""
     told = Case("univer", "2x2")
     done = Case("univer", "2x2", Filters(0.7))
     first = exact_laws(told)[()][1], exact_laws(done)[()][1]
     assert abs(first[0] - first[1]).sum() / 2 >= DELTA
-    counts = sampled_counts(done, texts_needed(told), seed=2024)
-    assert log(len(CASES) / ALPHA_RUN) <= evidence(told, counts) < inf
+    looks = islice(growing_counts(done, texts_needed(told), seed=2024), None, None, 50)
+    found = (evidence(told, counts) for counts in looks)
+    assert any(log(len(CASES) / ALPHA_RUN) <= value < inf for value in found)
 
 
 def test_the_table_is_read_through_the_real_loop() -> None:
     for case in CASES:
         texts = []
-        for target, drafter in (tables(), models()):
-            generator = torch.Generator().manual_seed(1)
-            cycles = decode(
-                target,
-                drafter,
+        for pair in (tables(), models()):
+            cycles = cycles_of(case, pair, torch.Generator().manual_seed(1))
+            texts.append([cycle.record.tokens for cycle in cycles])
+        assert texts[0] == texts[1]
+
+
+def test_the_cycles_are_those_of_generate() -> None:
+    for case in CASES:
+        f, texts = case.filters, []
+        for seed in range(5):
+            cycles = cycles_of(case, tables(), torch.Generator().manual_seed(seed))
+            texts.append(tuple(token for cycle in cycles for token in cycle.record.tokens))
+            done = generate(
+                *tables(),
                 PROMPT,
                 verifier=case.verifier,
                 topology=case.topology,
-                filters=case.filters,
+                temperature=f.temperature,
+                top_k=f.top_k,
+                top_p=f.top_p,
                 max_new_tokens=BUDGET,
                 eos_token_id=case.ends,
-                generator=generator,
+                seed=seed,
             )
-            texts.append([cycle.record.tokens for cycle in cycles])
-        assert texts[0] == texts[1]
+            assert done.tokens == texts[-1]
+        assert len(set(texts)) > 1
