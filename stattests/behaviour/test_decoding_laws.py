@@ -7,6 +7,7 @@ any statistics.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, plain_logits, tiny_llama
-from univer import VERIFIERS, Filters, Topology, verify
+from univer import PAPER, Filters, Topology, verify
 from univer.decoding import Cycle, Decoder, decode
 from univer.drafters.layer_skip import layer_skip
 
@@ -60,6 +61,14 @@ class PlainRows:
         return self._rows[key]
 
 
+@cache
+def models(kind: str, dtype: torch.dtype) -> tuple[Any, Any, PlainRows, PlainRows]:
+    """The target, a drafter and the plain rows of both; decoding changes neither."""
+    target = tiny_llama(3, layers=4, dtype=dtype)
+    drafter = drafter_of(kind, target, dtype)
+    return target, drafter, PlainRows(target), PlainRows(drafter)
+
+
 def assert_laws_are_plain(
     cycle: Cycle,
     text: list[int],
@@ -100,16 +109,18 @@ def decoded_text(
     return text[len(PROMPT) :]
 
 
-@pytest.mark.parametrize("dtype", LAW_TOLERANCE, ids=["float32", "float64"])
+# In float32 one of each draft law, rule and composition: what rounds does not ask which meet.
+IN_FLOAT32 = ("rrsw", "univer")
+WAYS = [(name, torch.float64) for name in PAPER] + [(name, torch.float32) for name in IN_FLOAT32]
+
+
 @pytest.mark.parametrize("kind", ["small-model", "layer-skip", "itself"])
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize(("verifier", "dtype"), WAYS, ids=lambda part: str(part).split(".")[-1])
 def test_laws_equal_plain_forwards(
-    verifier: str, topology: str, kind: str, dtype: torch.dtype
+    verifier: str, dtype: torch.dtype, topology: str, kind: str
 ) -> None:
-    target = tiny_llama(3, layers=4, dtype=dtype)
-    drafter = drafter_of(kind, target, dtype)
-    plain, plain_draft = PlainRows(target), PlainRows(drafter)
+    target, drafter, plain, plain_draft = models(kind, dtype)
     lengths: dict[tuple[int, ...], list[int]] = {(): [], ENDS: []}
     for filters, ends in product(FILTERS, lengths):
         text = decoded_text(
