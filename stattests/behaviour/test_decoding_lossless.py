@@ -148,9 +148,9 @@ def growing_counts(
     """
     generator, counts = torch.Generator().manual_seed(seed), Counter[tuple[int, ...]]()
     wanted: dict[tuple[int, ...], int] = {}
-    for prefix, texts in needed.items():
-        for end in range(len(prefix) + 1):
-            wanted[prefix[:end]] = max(wanted.get(prefix[:end], 0), texts)
+    for judged, texts in needed.items():
+        for end in range(len(judged) + 1):
+            wanted[judged[:end]] = max(wanted.get(judged[:end], 0), texts)
     least = min(needed.values())
     for text in range(max(needed.values())):
         prefix: tuple[int, ...] = ()
