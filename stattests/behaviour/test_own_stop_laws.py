@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from stattests import layers, rao_blackwell
+from stattests import budget, layers, rao_blackwell
 from stattests.cases import TREES, problem
 from stattests.exact import drafted_trees, exact_law, node_hashes, node_prefix, tree_rows
 from stattests.faults import FAULTS
 from stattests.faults.specimen import _module, _verifier
+from stattests.probing import Probe, probe
 from stattests.problems import make_problem
 from stattests.subject import Subject, builtin, of_object
 from stattests.verdict import CaseResult, ContractError, Reason, Run, Verdict
@@ -50,12 +52,31 @@ def _batch(tree: Any, target: Any, draft: Any) -> tuple[DraftTree, Tensor, Tenso
     return DraftTree(tree.topology, tokens), torch.tensor(target)[None], torch.tensor(draft)[None]
 
 
-def probed(subject: Subject) -> list[CaseResult]:
-    return list(layers.lx(subject, make_problem("sharp", "chain:2", 4), RUN))
+@pytest.fixture(scope="module")
+def probe_of_verify() -> Probe:
+    """What probing finds of OneAtATime: its `verify` is the same whatever its stop law says."""
+    toy = make_problem("sharp", "chain:2", 4)
+    limit = budget.PROBE_CALLS_SLOW
+    return probe(of_object("one", OneAtATime()), toy, max_calls=limit, seed=RUN.root)
+
+
+@pytest.fixture
+def probed(
+    probe_of_verify: Probe, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Subject], list[CaseResult]]:
+    """Lx and L1 of a OneAtATime."""
+
+    def results(subject: Subject) -> list[CaseResult]:
+        return list(layers.lx(subject, probe_of_verify.law.problem, RUN))
+
+    monkeypatch.setattr(layers, "probe", lambda *_, **__: probe_of_verify)
+    return results
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
-def test_one_at_a_time_stop_laws_pass_every_exact_layer(dtype: Any) -> None:
+def test_one_at_a_time_stop_laws_pass_every_exact_layer(
+    dtype: Any, probed: Callable[[Subject], list[CaseResult]]
+) -> None:
     subject = of_object("one", OneAtATime(returns=lambda s, r: (s.astype(dtype), r.astype(dtype))))
     found = probed(subject)
     assert [result.layer for result in found] == ["Lx", "L1"]
@@ -66,7 +87,9 @@ def test_one_at_a_time_stop_laws_pass_every_exact_layer(dtype: Any) -> None:
     assert {r.verdict for r in [*found, exact, *deep]} == {Verdict.CERTIFIED}
 
 
-def test_a_stop_law_of_another_verifier_is_not_the_law_of_verify() -> None:
+def test_a_stop_law_of_another_verifier_is_not_the_law_of_verify(
+    probed: Callable[[Subject], list[CaseResult]],
+) -> None:
     """Both are lossless, so no law test sees it."""
     found = probed(of_object("one", OneAtATime(law_of="greedy")))
     assert [r.verdict for r in found] == [Verdict.CERTIFIED, Verdict.BROKEN]
