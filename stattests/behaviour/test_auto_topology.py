@@ -19,7 +19,7 @@ from stattests.behaviour.test_eagle import models
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, tiny_llama
 from stattests.exact import drafted_trees, node_hashes, tree_rows
 from stattests.problems import Problem, normalised
-from univer import VERIFIERS, Filters, InputError, Topology, stop_law
+from univer import PAPER, VERIFIERS, Filters, InputError, Topology, stop_law
 from univer.auto_topology import CANDIDATES, Auto, choose, lengths_inside
 from univer.cached_model import CachedModel
 from univer.cost_model import PLAIN, Choice, Costs, model_speeds
@@ -93,7 +93,7 @@ def problem(topology: Topology) -> Problem:
     return Problem("toy", topology, normalised(target), normalised(draft))
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_lengths_inside_a_tree_are_those_of_trees_drawn_alone(verifier: str) -> None:
     """Over all trees that can be drawn: an average of exact numbers, nothing is sampled."""
     rule, star = VERIFIERS[verifier], Topology.parse("2x1")

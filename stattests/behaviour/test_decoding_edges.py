@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stattests.behaviour.tiny_models import plain_logits, tiny_llama
-from univer import VERIFIERS, InputError
+from univer import PAPER, InputError
 from univer.cached_model import CachedModel
 from univer.decoding import Decoder, decode, generate
 from univer.drafters.layer_skip import layer_skip
@@ -51,7 +51,7 @@ def greedy(target: Any, drafter: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_temperature_0_gives_the_greedy_text(
     verifier: str, topology: Any, target: Any, drafter: Any
 ) -> None:
@@ -63,14 +63,14 @@ def test_temperature_0_gives_the_greedy_text(
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_temperature_0_gives_the_greedy_text_on_cuda(verifier: str, target: Any) -> None:
     on_cuda = copy.deepcopy(target).to("cuda")
     done = greedy(on_cuda, layer_skip(on_cuda, 1), verifier=verifier, max_new_tokens=20)
     assert list(done.tokens) == greedy_text(target, 20)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_a_perfect_drafter_is_accepted_whole_with_its_bonus_token(
     verifier: str, target: Any
 ) -> None:
@@ -80,7 +80,7 @@ def test_a_perfect_drafter_is_accepted_whole_with_its_bonus_token(
     assert done.acceptance_length == 5
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 @pytest.mark.parametrize("budget", range(1, 8))
 def test_nothing_beyond_the_budget_is_emitted_or_counted(
     verifier: str, budget: int, target: Any
@@ -93,7 +93,7 @@ def test_nothing_beyond_the_budget_is_emitted_or_counted(
     assert sum(len(cycle.tokens) for cycle in done.cycles) == budget
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 @pytest.mark.parametrize("at", range(7))
 def test_nothing_after_eos_is_emitted_or_counted(verifier: str, at: int, target: Any) -> None:
     text = greedy_text(target, 12)
@@ -133,7 +133,7 @@ def test_eos_comes_from_the_model_unless_given(drafter: Any) -> None:
     assert greedy(model, drafter, max_new_tokens=9, eos_token_id=None).tokens == (first,)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_seeds_are_reproducible_and_differ(verifier: str, target: Any, drafter: Any) -> None:
     def text(seed: int) -> tuple[int, ...]:
         return generate(
@@ -191,7 +191,7 @@ def test_a_drafter_object_and_its_model_mean_the_same(target: Any, drafter: Any)
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_a_tree_wider_than_the_vocabulary_has_absent_nodes(
     verifier: str, target: Any, drafter: Any
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_tree_wider_than_the_vocabulary_has_absent_nodes(
     assert all(0 <= token < 8 for cycle in cycles for token in cycle.record.tokens)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_the_text_may_fill_every_position_of_the_models(verifier: str) -> None:
     model = tiny_llama(3, max_positions=16)
     longer = tiny_llama(3, max_positions=64)
@@ -220,7 +220,7 @@ def test_the_text_may_fill_every_position_of_the_models(verifier: str) -> None:
         assert list(done.tokens) == greedy_text(longer, 13)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_no_token_is_fed_twice(verifier: str) -> None:
     fed: dict[str, list[int]] = {"target": [], "drafter": []}
     target, drafter = tiny_llama(3), tiny_llama(3)

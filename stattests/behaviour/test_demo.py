@@ -22,7 +22,7 @@ from gpu_runs.prompts import read_prompts
 from gpu_runs.results import write_json
 from stattests.behaviour.tiny_models import WORDS, save_model
 from stattests.behaviour.tiny_runs import assert_one_sentence
-from univer import VERIFIERS, InputError
+from univer import PAPER, InputError
 
 
 def demo(*arguments: str) -> Result:
@@ -39,8 +39,8 @@ def test_demo_runs_on_a_model_folder(model: str, tmp_path: Path) -> None:
         assert part in result.stdout
     results = json.loads(output.read_text())
     assert results["passed"]
-    assert {context["driver"] for context in results["contexts"]} <= set(VERIFIERS)
-    for name in VERIFIERS:
+    assert {context["driver"] for context in results["contexts"]} <= set(PAPER)
+    for name in PAPER:
         row = results["decoded"][name]
         assert row["tokens"] == len(row["values"]) <= 6 * results["separate_tokens_a_prompt"]
         assert all(0 <= value < 1 for value in row["values"])

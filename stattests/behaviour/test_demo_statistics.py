@@ -21,7 +21,7 @@ from gpu_runs.tables import evidence, losslessness, paired_lines, pooled_values
 from stattests.behaviour.tiny_models import plain_logits, tiny_llama
 from stattests.budget import ALPHA_RUN, PIT_CELLS
 from stattests.etest import detectable_tv, pit_values
-from univer import VERIFIERS, Filters, Topology
+from univer import PAPER, VERIFIERS, Filters, Topology
 from univer.decoding import Decoder, decode
 
 
@@ -37,7 +37,7 @@ def test_clustered_errors_count_prompts_not_contexts() -> None:
 
 
 def test_every_verifier_drives_in_every_category_and_later_on_every_prompt() -> None:
-    prompts, names = read_prompts(), tuple(VERIFIERS)
+    prompts, names = read_prompts(), tuple(PAPER)
     first = list(islice(visits(prompts, names), 24))
     assert len({prompt.category for prompt, _ in first[:6]}) == 6
     assert len({(prompt.category, driver) for prompt, driver in first}) == 24
@@ -55,7 +55,7 @@ def test_a_visit_has_a_fixed_number_of_tokens_or_ends_at_eos(ends: frozenset[int
             [(prompt, [1, 5]) for prompt in read_prompts()],
             topology=Topology.parse("2x2"),
             filters=Filters(),
-            drives=tuple(VERIFIERS),
+            drives=tuple(PAPER),
             ends=ends,
             more=lambda: next(asked) < 24,
             generator=torch.Generator().manual_seed(0),
@@ -69,7 +69,7 @@ def test_a_visit_has_a_fixed_number_of_tokens_or_ends_at_eos(ends: frozenset[int
     assert (min(tokens.values()) < TOKENS_A_VISIT) == bool(ends)
 
 
-@pytest.mark.parametrize("drives", VERIFIERS)
+@pytest.mark.parametrize("drives", PAPER)
 def test_text_goes_on_with_a_verifier_of_the_tree_drawn_last(drives: str) -> None:
     drawn_laws = []
 
@@ -86,7 +86,7 @@ def test_text_goes_on_with_a_verifier_of_the_tree_drawn_last(drives: str) -> Non
     assert sorted(drawn_laws) == ["top_residual", "without_replacement"]
     assert drawn_laws[-1] == VERIFIERS[drives].drafting
     assert decoder.text == [1, 2, *judged.tokens]
-    assert set(judged.expected) == set(VERIFIERS)
+    assert set(judged.expected) == set(PAPER)
     assert all(0 <= length <= 2 for length in judged.expected.values())
 
 
@@ -116,7 +116,7 @@ def test_pit_values_use_the_laws_of_each_tokens_own_prefix() -> None:
 
 
 def context(prompt: str, **lengths: float) -> Context:
-    all_lengths = dict.fromkeys(VERIFIERS, 2.0) | lengths
+    all_lengths = dict.fromkeys(PAPER, 2.0) | lengths
     return Context(prompt, prompt, all_lengths, "univer", (0.5, 0.7), 300, 200)
 
 
@@ -136,7 +136,7 @@ def test_the_separate_decoding_fits_its_time() -> None:
 
 
 def test_values_are_pooled_by_the_verifier_that_wrote_the_text() -> None:
-    decoded = {name: Decoded(values=[0.1]) for name in VERIFIERS}
+    decoded = {name: Decoded(values=[0.1]) for name in PAPER}
     pooled = pooled_values([context("a"), context("b")], decoded)
     assert pooled.pop("univer") == [0.5, 0.7, 0.5, 0.7, 0.1]
     assert set(map(tuple, pooled.values())) == {(0.1,)}
@@ -144,7 +144,7 @@ def test_values_are_pooled_by_the_verifier_that_wrote_the_text() -> None:
 
 def test_biased_text_is_called_biased_and_uniform_text_passes() -> None:
     even = [(i + 0.5) / 2000 for i in range(2000)]
-    values = dict.fromkeys(VERIFIERS, even)
+    values = dict.fromkeys(PAPER, even)
     passed, lines = losslessness(values)
     assert passed
     assert "a TV of 0.16" in lines[0]
@@ -164,7 +164,7 @@ def test_one_impossible_token_is_enough() -> None:
     values = pit_of_cycle(drawn, cycle.output, tokens, generator).tolist()
     assert values[0] == math.inf
     assert evidence(values) == math.inf
-    passed, lines = losslessness({name: [0.5] for name in VERIFIERS} | {"rrsw": values})
+    passed, lines = losslessness({name: [0.5] for name in PAPER} | {"rrsw": values})
     assert not passed
     assert "NOT LOSSLESS: the text of rrsw" in lines[0]
     assert f"RRSw +inf ({len(tokens)} tokens)" in lines[1]
@@ -172,7 +172,7 @@ def test_one_impossible_token_is_enough() -> None:
 
 @pytest.mark.parametrize("tokens", [140, 1000, 10_000])
 def test_the_bets_catch_the_tv_that_the_line_promises(tokens: int) -> None:
-    alpha = ALPHA_RUN / len(VERIFIERS)
+    alpha = ALPHA_RUN / len(PAPER)
     tv = detectable_tv(tokens, PIT_CELLS, alpha)
     kept = min(PIT_CELLS // 2, int(PIT_CELLS * (1 - tv)))
     law = np.repeat([1 / PIT_CELLS + tv / kept, 0.0], [kept, PIT_CELLS - kept])

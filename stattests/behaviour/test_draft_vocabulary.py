@@ -28,7 +28,7 @@ from stattests.behaviour.tiny_models import plain_logits
 from stattests.behaviour.tiny_runs import assert_one_sentence
 from stattests.exact import ExactLaw, drafted_trees, law_of_stops
 from stattests.problems import Problem
-from univer import VERIFIERS, InputError, Topology, stop_law
+from univer import PAPER, VERIFIERS, InputError, Topology, stop_law
 from univer.cached_model import CachedModel
 from univer.decoding import generate
 from univer.drafters.draft_vocabulary import most_frequent
@@ -87,7 +87,7 @@ def output_law(problem: ModelProblem, verifier: str, told: ModelProblem | None =
 
 @pytest.mark.parametrize("kept", [KEPT, (2, 5), (4,)], ids=str)
 @pytest.mark.parametrize("topology", ["2x2", "chain:2", "3x1"])
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_output_law_is_target_exactly(verifier: str, topology: str, kept: tuple[int, ...]) -> None:
     """Two ids are fewer than three children, and one id leaves a one-hot draft law."""
     problem = ModelProblem(topology, kept)
@@ -99,7 +99,7 @@ def test_output_law_is_target_exactly(verifier: str, topology: str, kept: tuple[
     assert law.expected_accepted > 0.1
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_a_verifier_told_the_whole_heads_laws_is_noticed(verifier: str) -> None:
     told = ModelProblem("2x2", None)
     assert output_law(ModelProblem("2x2", KEPT), verifier, told).joint_tv() > 1e-2
@@ -129,7 +129,7 @@ def test_only_the_kept_rows_of_the_lm_head_are_multiplied() -> None:
     torch.testing.assert_close(logits[..., KEPT], head(features)[..., KEPT], rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_temperature_0_gives_the_greedy_text(verifier: str) -> None:
     target, head = models()
     options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 20, "seed": 0}

@@ -37,7 +37,7 @@ from stattests.behaviour.tiny_runs import (
     write_config,
 )
 from stattests.budget import ALPHA_RUN
-from univer import VERIFIERS, Filters, Topology, decoding, stop_law, verify
+from univer import PAPER, VERIFIERS, Filters, Topology, decoding, stop_law, verify
 
 TWO_SETTINGS = [
     {"topology": "2x2", "temperature": 1.0, "prompts": 2},
@@ -84,7 +84,7 @@ def test_decoding_one_verifier_at_a_time_resumes_as_well(model: str, tmp_path: P
     for number in (0, 7, 29):  # all that matters to a restart is which parts there are
         (folder / f"part-0-{number}.parquet").unlink()
     assert_frame_equal(finished(broken, "--resume"), unbroken)
-    assert set(unbroken["verifier"]) == {PLAIN, *VERIFIERS}
+    assert set(unbroken["verifier"]) == {PLAIN, *PAPER}
 
 
 def test_two_ranks_write_the_rows_of_one_process(
@@ -176,7 +176,7 @@ def test_every_verifier_writes_in_every_category(model: str, tmp_path: Path) -> 
 
 def test_paired_rows_share_trees_and_have_one_writer(whole: pl.DataFrame) -> None:
     for _, context in whole.group_by("unit", "cycle"):
-        assert sorted(context["verifier"]) == sorted(VERIFIERS)
+        assert sorted(context["verifier"]) == sorted(PAPER)
         trees = dict(context.select("verifier", "tree_id").iter_rows())
         assert trees["univer"] == trees["greedy"] != trees["rrsw"] == trees["traversal"]
         assert context["drives_text"].sum() == 1

@@ -14,7 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from stattests.behaviour.test_eagle import models as eagle_models
 from stattests.behaviour.tiny_models import plain_logits, tiny_llama
-from univer import VERIFIERS, Filters, InputError
+from univer import PAPER, Filters, InputError
 from univer.decoding import SpeculativeOutput, generate, seeded, speculative
 from univer.drafters.layer_skip import layer_skip
 from univer.hf_filters import as_filters
@@ -76,7 +76,7 @@ class StopsAfter(StoppingCriteria):
 
 
 @pytest.mark.parametrize("topology", ["2x3", "chain:4", "none"])
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_do_sample_false_gives_the_greedy_text(
     verifier: str, topology: str, target: Any, drafter: Any
 ) -> None:
@@ -145,7 +145,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", PAPER)
 def test_sampling_is_univers_own_with_the_same_filters(
     verifier: str, shape: dict[str, Any], target: Any, drafter: Any
 ) -> None:

@@ -12,7 +12,7 @@ from gpu_runs.models import LoadedModel, load_model
 from gpu_runs.named_drafters import FREQUENT, HEAD
 from gpu_runs.prompts import read_prompts
 from stattests.behaviour.tiny_models import LAW_TOLERANCE, plain_logits
-from univer import VERIFIERS, Filters
+from univer import Filters
 from univer.decoding import Auto, decode, generate
 from univer.drafters.eagle import EagleHead
 from univer.drafters.layer_skip import layer_skip
@@ -45,7 +45,8 @@ def greedy_text(smollm2: LoadedModel, prompt: list[int]) -> list[int]:
     return text
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+# One of each draft law, rule and composition: that all of them do is shown on tiny models.
+@pytest.mark.parametrize("verifier", ["rrsw", "univer"])
 def test_temperature_0_gives_the_greedy_text(
     verifier: str, smollm2: LoadedModel, prompt: list[int], greedy_text: list[int]
 ) -> None:
