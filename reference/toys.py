@@ -9,7 +9,7 @@ the others it is half of it. The trees, by name:
 | `first:2`, `first:3` | two children; under the first, one or two more |
 | `last:2`, `last:3` | the same under the last, which `top_residual` draws |
 | `delayed` | one child, two below it |
-| `rollouts:2`, `rollouts:3` | two independent chains of this length from the root |
+| `rollouts:2`, `:3`, `:5` | two independent chains of this length from the root |
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ SHAPES = {
     "2x2": Shape((-1, 0, 0, 1, 1, 2, 2), vocab=3),
     "rollouts:2": Shape((-1, 0, 0, 1, 2)),
     "rollouts:3": Shape((-1, 0, 0, 1, 2, 3, 4), vocab=3),
+    "rollouts:5": Shape((-1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8), vocab=2),
 }
 
 
