@@ -6,13 +6,15 @@ order, the residual [V] and the mass of the rejection.
 - `local`: every entered node has scale 1; its children are tried in draw order.
 - `conditional` (Theorem 4): a child's chance, given that the earlier ones failed, is the scale of
   its own layer; nodes are tried in post-order.
+
+Drafted twins are branches of their own, or `merged`: judged together as the first of them, with the
+children of all, as K rollouts that begin alike are one path of a prefix tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -21,37 +23,7 @@ from reference.decision import Attempts, Laws, StopLaw, TreeLike, VerifyOutput, 
 from reference.laws import Law, Number, ratio
 
 Layer = Callable[[Number, Law, Law, Sequence[int]], tuple[list[Number], Law, Number]]
-
-
-def _split(laws: Laws, layer: Layer, node: int, scale: Number) -> Any:
-    """The children of an internal node, each one's chance after the earlier ones, and the rest."""
-    children = decision.present_children(laws.tree, node)
-    tokens = [laws.token(u) for u in children]
-    masses, residual, rejected = layer(scale, laws.target(node), laws.draft(node), tokens)
-    beyond = residual.sum() + rejected
-    chances = [ratio(masses[j], sum(masses[j:], beyond)) for j in range(len(children))]
-    return children, chances, residual, ratio(residual.sum(), beyond)
-
-
-def _visits(laws: Laws, layer: Layer, node: int, scale: Number) -> Iterator[Visit]:
-    if node not in laws.tree.topology.internal:
-        yield node, scale, laws.target(node)
-        return
-    children, chances, residual, fallback = _split(laws, layer, node, scale)
-    for u, chance in zip(children, chances, strict=True):
-        yield from _visits(laws, layer, u, chance)
-    yield node, fallback, residual if fallback > 0 else laws.target(node)
-
-
-def _attempts(laws: Laws, layer: Layer) -> Attempts:
-    def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:
-        if node not in laws.tree.topology.internal:
-            return [], laws.target(node)
-        children, chances, residual, fallback = _split(laws, layer, node, laws.one)
-        weights = residual if fallback > 0 else laws.target(node)
-        return list(zip(children, chances, strict=True)), weights
-
-    return attempts
+Place = tuple[int, ...]  # a node, then those of its twins that are merged into it
 
 
 @dataclass(frozen=True)
@@ -61,6 +33,44 @@ class Composed:
     DRAFTING: str
     layer: Layer
     conditional: bool
+    merged: bool = False
+
+    def _split(
+        self, laws: Laws, place: Place, scale: Number
+    ) -> tuple[list[tuple[Place, Number]], Law, Number]:
+        """Places below with their chances after the earlier ones; next token; fallback."""
+        p, internal = laws.target(place[0]), laws.tree.topology.internal
+        if not any(node in internal for node in place):
+            return [], p, scale
+        draft = next(laws.draft(node) for node in place if node in internal)
+        children = [u for node in place for u in decision.present_children(laws.tree, node)]
+        tokens = [laws.token(u) for u in children]
+        masses, residual, rejected = self.layer(scale, p, draft, tokens)
+        groups: dict[int, list[int]] = {}
+        for j, x in enumerate(tokens):
+            groups.setdefault(x if self.merged else j, []).append(j)
+        shares = [sum(masses[j] for j in group) for group in groups.values()]
+        beyond = residual.sum() + rejected
+        chances = [ratio(share, sum(shares[k:], beyond)) for k, share in enumerate(shares)]
+        below = [tuple(children[j] for j in group) for group in groups.values()]
+        fallback = ratio(residual.sum(), beyond)
+        return list(zip(below, chances, strict=True)), residual if fallback > 0 else p, fallback
+
+    def _visits(self, laws: Laws, place: Place, scale: Number) -> Iterator[Visit]:
+        tries, weights, fallback = self._split(laws, place, scale)
+        for below, chance in tries:
+            yield from self._visits(laws, below, chance)
+        yield place[0], fallback, weights
+
+    def _attempts(self, laws: Laws) -> Attempts:
+        places: dict[int, Place] = {0: (0,)}
+
+        def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:
+            tries, weights, _ = self._split(laws, places[node], laws.one)
+            places.update((below[0], below) for below, _ in tries)
+            return [(below[0], chance) for below, chance in tries], weights
+
+        return attempts
 
     def verify(
         self,
@@ -73,13 +83,13 @@ class Composed:
         """The decision with given uniforms [N + 1], as in every reference module."""
         laws = Laws.of(tree, target_probs, draft_probs)
         if self.conditional:
-            visits = _visits(laws, self.layer, 0, laws.one)
+            visits = self._visits(laws, (0,), laws.one)
             return decision.verify_post_order(laws, visits, uniforms)
-        return decision.verify_top_down(laws, _attempts(laws, self.layer), uniforms)
+        return decision.verify_top_down(laws, self._attempts(laws), uniforms)
 
     def stop_law(self, tree: TreeLike, target_probs: ArrayLike, draft_probs: ArrayLike) -> StopLaw:
         """The exact law of (stop node, next token) given the tree."""
         laws = Laws.of(tree, target_probs, draft_probs)
         if self.conditional:
-            return decision.stop_law_post_order(laws, _visits(laws, self.layer, 0, laws.one))
-        return decision.stop_law_top_down(laws, _attempts(laws, self.layer))
+            return decision.stop_law_post_order(laws, self._visits(laws, (0,), laws.one))
+        return decision.stop_law_top_down(laws, self._attempts(laws))

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 
 from reference.decision import TopologyLike
 from reference.drafting import children_law
-from reference.enumeration import NextLaw, drafted_trees, node_path
+from reference.enumeration import NextLaw, Prefix, drafted_trees, node_path
 
 # Feasibility tolerances of HiGHS; its default, 1e-7, is as coarse as what is compared with it.
 OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -80,18 +80,21 @@ def layer_optimum(
 def tree_optimum(drafting: str, topology: TopologyLike, target: NextLaw, draft: NextLaw) -> float:
     """Largest expected number of accepted draft tokens of any lossless verifier (SPEC 6).
 
-    Variables: the mass stopping at each node of each tree; at each prefix, the mass emitting each
+    Variables: the mass stopping at each prefix of each tree; at each prefix, the mass emitting each
     next token there. Equations: a tree's mass is its probability; what stops at a prefix emits one
     token; what passes a prefix and goes beyond it follows the target's law.
     """
     programme = _Programme()
-    stopping: dict[tuple[int, ...], list[tuple[int, float]]] = defaultdict(list)
-    for number, (tree, chance) in enumerate(drafted_trees(drafting, topology, draft)):
-        programme.row(("tree", number), float(chance))
-        for node in range(topology.num_nodes):
-            if tree.tokens[node] >= 0:
-                prefix = node_path(tree, node)
-                stopping[prefix].append((number, float(len(prefix))))
+    # Trees with the same prefixes offer the same choices: they count as one.
+    chances: dict[frozenset[Prefix], float] = defaultdict(float)
+    for tree, chance in drafted_trees(drafting, topology, draft):
+        nodes = (v for v in range(topology.num_nodes) if tree.tokens[v] >= 0)
+        chances[frozenset(node_path(tree, v) for v in nodes)] += float(chance)
+    stopping: dict[Prefix, list[tuple[int, float]]] = defaultdict(list)
+    for number, (prefixes, chance) in enumerate(chances.items()):
+        programme.row(("tree", number), chance)
+        for prefix in sorted(prefixes):
+            stopping[prefix].append((number, float(len(prefix))))
     laws = {prefix: np.asarray(target(prefix), dtype=np.float64) for prefix in stopping}
 
     def passing(tokens: tuple[int, ...]) -> Iterable[tuple[object, float]]:

@@ -36,7 +36,7 @@ from reference.decision import Laws, Topology, TopologyLike, Visit
 from reference.drafting import children_law
 from reference.enumeration import NextLaw, Prefix
 from reference.laws import Number, normalise, one, positive_part, ratio, without
-from reference.toy_optima import CONCENTRATIONS, toy_laws
+from reference.toys import CONCENTRATIONS, toy_laws
 from reference.univer import layer
 
 DRAFTING = "top_residual"

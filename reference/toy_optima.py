@@ -1,84 +1,132 @@
-"""`python -m reference.toy_optima FILE`: how far UniVer and Greedy are from the best possible.
+"""`python -m reference.toy_optima FILE`: how far every verifier is from the best possible.
 
-For toy models with random laws: the exact expected number of accepted tokens of both verifiers and
-the optimum of the linear programme over whole trees, all for the draft law `top_residual`. UniVer
-reaches the optimum on chains and single layers, not on every tree (SPEC 7). Takes some seconds.
+For toys with random laws (`reference.toys`): the exact expected number of accepted tokens of each
+verifier on each tree that it takes, and for each draft law the optimum of the linear programme over
+whole trees, which no lossless verifier exceeds. Takes some minutes.
+
+Beside the rows of VERIFIERS, for independent drafts: the best possible rule of one layer
+(`optimal`), and rules with twins merged into one branch (`_merged`).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from reference import greedy, univer
-from reference.decision import Topology
-from reference.enumeration import NextLaw, Prefix, expected_accepted
-from reference.laws import Law
+from reference import VERIFIERS, optimal
+from reference.composed import Composed, Layer
+from reference.decision import Verifier
+from reference.enumeration import NextLaw, drafted_trees, tree_laws
+from reference.laws import Law, Number
 from reference.optimum import tree_optimum
+from reference.toys import SEED, SHAPES, kind_of, toy
 
-DRAFTING = "top_residual"
-VOCAB, TOYS, SEED = 5, 24, 0
-CONCENTRATIONS = (0.3, 1.0)  # of the Dirichlet laws, by turns: sharp and flat
-TOPOLOGIES = {
-    "chain:2": (-1, 0, 1),
-    "chain:3": (-1, 0, 1, 2),
-    "2x1": (-1, 0, 0),
-    "3x1": (-1, 0, 0, 0),
-    "[[0],[1],[0,0]]": (-1, 0, 0, 1),
-    "[[0],[1],[0,0],[0,1]]": (-1, 0, 0, 1, 1),
-    "2x2": (-1, 0, 0, 1, 1, 2, 2),
+TOYS = 32  # a tree
+MAX_ARITY = {
+    "token_verification": 1,
+    "block_verification": 1,
+    "spechub": 2,
+    "spechub_conditional": 2,
 }
+DIGITS = 10  # kept; HiGHS is exact to about 1e-9
+INDEPENDENT = "with_replacement"
 
 
-def toy_laws(concentration: float, rng: np.random.Generator) -> tuple[NextLaw, NextLaw]:
-    """Target and draft law of the next token, drawn anew for each prefix and then kept."""
+def _remembered(layer: Layer) -> Layer:
+    """The same rule; trees share most of their layers."""
+    known: dict[object, tuple[list[Number], Law, Number]] = {}
 
-    def law() -> Callable[[Prefix], Law]:
-        known: dict[Prefix, Law] = {}
+    def of(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number], Law, Number]:
+        key = (float(s), p.tobytes(), q.tobytes(), *tokens)
+        if key not in known:
+            known[key] = layer(s, p, q, tokens)
+        return known[key]
 
-        def of(prefix: Prefix) -> Law:
-            if prefix not in known:
-                known[prefix] = rng.dirichlet(np.full(VOCAB, concentration))
-            return known[prefix]
-
-        return of
-
-    return law(), law()
+    return of
 
 
-def optima() -> dict[str, Any]:
+def measured() -> dict[str, Verifier]:
+    """What is measured, by name: the rows of VERIFIERS, the best rule, rules with merged twins."""
+    best = partial(optimal.layer, INDEPENDENT)
+    found: dict[str, Verifier] = dict(VERIFIERS)
+    for name, conditional in (("optimal", False), ("optimal_conditional", True)):
+        found[name] = Composed(INDEPENDENT, best, conditional)
+    for name, verifier in list(found.items()):
+        if isinstance(verifier, Composed) and verifier.DRAFTING == INDEPENDENT:
+            found[f"{name}_merged"] = replace(verifier, merged=True)
+    return found
+
+
+def _fresh(verifier: Verifier) -> Verifier:
+    if isinstance(verifier, Composed):
+        return replace(verifier, layer=_remembered(verifier.layer))
+    return verifier
+
+
+def accepted(
+    name: str, verifiers: Mapping[str, Verifier], target: NextLaw, draft: NextLaw
+) -> dict[str, float]:
+    """Expected accepted tokens of verifiers of one draft law, the next token not counted."""
+    (drafting,) = {verifier.DRAFTING for verifier in verifiers.values()}
+    means = dict.fromkeys(verifiers, 0.0)
+    fresh = {key: _fresh(verifier) for key, verifier in verifiers.items()}
+    for tree, chance in drafted_trees(drafting, SHAPES[name].topology, draft):
+        rows = tree_laws(tree, target, draft)
+        for key, verifier in fresh.items():
+            means[key] += float(chance * verifier.stop_law(tree, *rows).expected_accepted)
+    return means
+
+
+def optima(say: Callable[[str], None]) -> dict[str, Any]:
     """All toys' numbers of accepted tokens, the next token not counted."""
-    rows = []
-    for place, (name, parents) in enumerate(TOPOLOGIES.items()):
-        topology = Topology(parents)
-        for toy in range(TOYS):
-            rng = np.random.default_rng([SEED, place, toy])
-            target, draft = toy_laws(CONCENTRATIONS[toy % len(CONCENTRATIONS)], rng)
-            found = {
-                verifier.__name__.rpartition(".")[2]: float(
-                    expected_accepted(verifier.stop_law, DRAFTING, topology, target, draft)
-                )
-                for verifier in (greedy, univer)
-            }
-            best = tree_optimum(DRAFTING, topology, target, draft)
-            rows.append({"topology": name, "toy": toy, **found, "optimum": best})
+    rows, verifiers = [], measured()
+    start = time.monotonic()
+    for place, (name, shape) in enumerate(SHAPES.items(), 1):
+        laws: dict[str, dict[str, Verifier]] = {}
+        for key, verifier in verifiers.items():
+            if shape.arity <= MAX_ARITY.get(key, shape.arity):
+                laws.setdefault(verifier.DRAFTING, {})[key] = verifier
+        for number in range(TOYS):
+            target, draft = toy(name, number)
+            means: dict[str, float] = {}
+            best: dict[str, float] = {}
+            for drafting, own in laws.items():
+                means |= accepted(name, own, target, draft)
+                best[drafting] = tree_optimum(drafting, shape.topology, target, draft)
+            numbers = {"accepted": _rounded(means), "optimum": _rounded(best)}
+            rows.append({"topology": name, "toy": number, "kind": kind_of(number), **numbers})
+        say(f"{name}: tree {place} of {len(SHAPES)}, {time.monotonic() - start:.0f} s")
     return {
         "command": "python -m reference.toy_optima",
-        "drafting": DRAFTING,
-        "vocab": VOCAB,
         "seed": SEED,
+        "topologies": {
+            name: {"parents": shape.parents, "vocab": shape.vocab} for name, shape in SHAPES.items()
+        },
+        "drafting": {name: verifier.DRAFTING for name, verifier in verifiers.items()},
         "rows": rows,
     }
 
 
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(number, DIGITS) for name, number in numbers.items()}
+
+
+def written(content: dict[str, Any]) -> str:
+    """The content as JSON, a row a line."""
+    head = {key: value for key, value in content.items() if key != "rows"}
+    rows = ",\n  ".join(map(json.dumps, content["rows"]))
+    return json.dumps({**head, "rows": []}, indent=1).replace("[]", f"[\n  {rows}\n ]") + "\n"
+
+
 def main(arguments: list[str]) -> None:
     """Write the optima to the file that is named, or to the screen."""
-    text = json.dumps(optima(), indent=1) + "\n"
+    text = written(optima(partial(print, file=sys.stderr, flush=True)))
     if arguments:
         Path(arguments[0]).write_text(text, encoding="utf-8")
     else:

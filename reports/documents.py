@@ -1,4 +1,4 @@
-"""What other commands have written, and its tables: theorems, gates, planted faults, toy optima.
+"""What other commands have written, and its tables: theorems, gates, planted faults.
 
 A JSON file is known by its keys; one that is nothing of ours is left out with a note.
 """
@@ -10,22 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import polars as pl
 
 from reports.names import LABELS, label, ordered
 from reports.runs import ReportError, shown_path
-from reports.table import Amount, Cell, Table, count
+from reports.table import Cell, Table, count
 
 HERE = Path(__file__).parent
-TOY_OPTIMA = HERE / "data" / "toy_optima.json"
 FAULTS = HERE.parent / "docs" / "FAULTS_CAUGHT.md"
 THEOREM_KEYS = ("target", "drafter", "plan", "held", "findings")
-COLUMNS = ("greedy", "univer", "optimum")
 FINDING = ("claim", "found", "bound", "n", "unit", "holds")
 GATE_KEYS = ("verifier", "verdict", "guarantee", "budget", "results")
 FAULT_COLUMNS = ("name", "kind", "layer", "verdict", "n used", "n allowed")
@@ -88,23 +84,6 @@ def read_faults(path: Path = FAULTS) -> pl.DataFrame:
     faults = pl.DataFrame(cells[1:], schema=cells[0], orient="row")
     cycles = pl.col("n used", "n allowed").str.replace_all(",", "")
     return faults.with_columns(cycles.cast(pl.Int64, strict=False))
-
-
-def read_toy_optima(path: Path = TOY_OPTIMA) -> Document:
-    """Greedy, UniVer and the optimum on toys.
-
-    Raises:
-        ReportError: it is not there or something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for row in content["rows"]:
-            row["topology"], row["greedy"], row["univer"], row["optimum"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ReportError(
-            f"{path} is no file of toy optima; python -m reference.toy_optima {path} writes it."
-        ) from error
-    return Document(path, content)
 
 
 def _has(content: Any, keys: Sequence[str]) -> bool:
@@ -196,37 +175,3 @@ def fault_table(faults: pl.DataFrame, path: str) -> Table:
         " tokens, the next token counted.",
         (path,),
     )
-
-
-def optimum_table(document: Document) -> Table:
-    """Topology x Greedy, UniVer, the optimum, and what UniVer leaves."""
-    rows: list[tuple[Cell, ...]] = []
-    for topology, toys in by_topology(document).items():
-        gap = [toy["optimum"] - toy["univer"] for toy in toys]
-        rows.append(
-            (
-                topology,
-                *(Amount(1 + mean(toy[name] for toy in toys), exact=True) for name in COLUMNS),
-                Amount(mean(gap), stdev(gap) / sqrt(len(gap)), digits=4),
-                Amount(max(gap), digits=4, exact=True),
-                count(len(toys)),
-            )
-        )
-    names = (*map(label, COLUMNS[:2]), COLUMNS[2])
-    return Table(
-        "toy-optima",
-        "Distance to the whole-tree optimum on toys",
-        ("topology", *names, "optimum - UniVer", "largest difference", "toys"),
-        tuple(rows),
-        f"Tokens a cycle, the next token counted; exact for each toy ({document.content['vocab']}"
-        f" tokens, draft law {document.content['drafting']}); ± is the standard error over toys.",
-        (shown_path(document.path),),
-    )
-
-
-def by_topology(document: Document) -> dict[str, list[dict[str, float]]]:
-    """Topology -> its toys, in the order of the file."""
-    grouped: dict[str, list[dict[str, float]]] = {}
-    for row in document.content["rows"]:
-        grouped.setdefault(row["topology"], []).append(row)
-    return grouped

@@ -1,4 +1,4 @@
-"""The figures of correctness: PIT values, the e-test's path, toys' optima, planted faults."""
+"""The figures of correctness: PIT values, the e-test's path, planted faults."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.stats import binom
 
-from reports.documents import Document, by_topology
-from reports.drawing import WIDE, Drawn, Series, axes, beside, brief, colour, dodged, said, spread
-from reports.estimates import LEVEL, ratio
+from reports.drawing import WIDE, Drawn, axes, beside, brief, colour
 from reports.losslessness import Text
 from reports.names import label, slug
-from reports.runs import shown_path
 from stattests.budget import PIT_CELLS
 
 BAND = 0.999  # share of lossless texts whose every cell is inside the band
@@ -118,50 +115,6 @@ def _paths(run: str, texts: Sequence[Text], source: str) -> Drawn:
         " one looks. A line breaks off where E is infinite: the law rules a token out.",
         draw,
         (source,),
-    )
-
-
-def optimum_figure(document: Document) -> Drawn:
-    """Greedy, UniVer and the optimum of the linear programme, by topology."""
-    toys = by_topology(document)
-    gaps = {
-        name: [[toy["optimum"] - toy[name] for toy in group] for group in toys.values()]
-        for name in ("greedy", "univer")
-    }
-    series: Series = {
-        name: [ratio({str(k): (gap, 1.0) for k, gap in enumerate(row)}) for row in rows]
-        for name, rows in gaps.items()
-    }
-
-    def draw() -> Figure:
-        figure, ax = axes(WIDE, 2.9)
-        dodged(ax, series, range(len(toys)), 0.18)
-        for name, off, _ in spread(series, 0.18):
-            ax.plot(
-                [k + off for k in range(len(toys))],
-                [max(row) for row in gaps[name]],
-                marker="_",
-                linestyle="",
-                markersize=8,
-                color=colour(name),
-                label=f"{label(name)}, largest of {len(gaps[name][0])} toys",
-            )
-        ax.axhline(0, color="black", linewidth=0.8)
-        ax.set_xticks(range(len(toys)), [text.replace("],[0,0]", "],\n[0,0]") for text in toys])
-        ax.grid(False, axis="x")
-        ax.set_ylabel("optimum - verifier,\ntokens a cycle")
-        beside(figure, 2)
-        return figure
-
-    return Drawn(
-        "toy-optima",
-        "Distance to the whole-tree optimum on toys",
-        f"Mean distance in tokens a cycle. {said(series, list(toys), 3)}.",
-        "The optimum is that of the linear programme over whole trees. Dots: means; bars:"
-        f" {LEVEL:.0%} intervals over toys; dashes: the largest distance.",
-        draw,
-        (shown_path(document.path),),
-        wide=True,
     )
 
 

@@ -12,6 +12,17 @@ LABELS = {
     "traversal": "Traversal",
     "greedy": "Greedy",
     "univer": "UniVer",
+    "rrs": "RRS",
+    "rrs_conditional": "RRS conditional",
+    "k_seq": "k-SEQ",
+    "k_seq_conditional": "k-SEQ conditional",
+    "spechub": "SpecHub",
+    "spechub_conditional": "SpecHub conditional",
+    "token_verification": "token verification",
+    "block_verification": "Block Verification",
+    "target_only": "target only",
+    "optimal": "best one-step",
+    "optimal_conditional": "best conditional",
     "plain": "plain decoding",
 }
 BASELINE, PLAIN = "rrsw", "plain"

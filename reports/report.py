@@ -12,15 +12,14 @@ from reports.documents import (
     Documents,
     fault_table,
     gate_table,
-    optimum_table,
     read_faults,
-    read_toy_optima,
     theorem_command,
     theorem_table,
 )
 from reports.drawing import Drawn
-from reports.evidence_figures import fault_figure, optimum_figure, text_figures
+from reports.evidence_figures import fault_figure, text_figures
 from reports.losslessness import Text, losslessness_table, texts
+from reports.optima import optimum_figure, optimum_tables, read_toy_optima
 from reports.run_figures import run_figures
 from reports.runs import ReportError, Run, rows_of, run_command, shown_path
 from reports.summaries import Summary, summarise
@@ -227,9 +226,10 @@ def _toy_sections() -> list[Section]:
             "optimum",
             "How far from the best possible",
             (),
-            f"{optima.content['command']} {shown_path(optima.path)}",
-            (optimum_table(optima),),
+            f"{optima.command} {shown_path(optima.path)}",
+            tuple(optimum_tables(optima)),
             (optimum_figure(optima),),
+            folded=True,
         ),
         Section(
             "faults",

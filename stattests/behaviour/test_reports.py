@@ -23,9 +23,10 @@ pytest.importorskip("jinja2", reason="the extra `reports` is not installed")
 from gpu_runs.tables import BET_TOKENS as BETS_OF_RUNS
 from gpu_runs.tables import evidence as evidence_of_values
 from reports.__main__ import main
-from reports.documents import read_faults, read_toy_optima
+from reports.documents import read_faults
 from reports.losslessness import BET_TOKENS, evidence
 from reports.names import shape
+from reports.optima import SHOWN, read_toy_optima
 from stattests.behaviour.synthetic_runs import GAIN, SETTINGS, rows, write_run
 from stattests.etest import pit_counts
 from univer import Topology
@@ -134,6 +135,21 @@ def test_evidence_is_that_of_all_values_at_once(made: Path, results: Path) -> No
             excess = -np.array(own["log_prob"].explode()) - np.array(own["entropy"].explode())
             column = "surprisal - entropy, nats a token"
             assert float(row[column]) == pytest.approx(excess.mean())
+
+
+def test_distances_to_the_optimum_are_those_of_the_file(made: Path) -> None:
+    rows = [row for row in read_toy_optima().rows if row["topology"] == "2x2"]
+    (found,) = (row for row in table(made, "toy-optima-top-residual") if row["tree"] == "2x2")
+    far, near = (
+        np.mean([row["optimum"]["top_residual"] - row["accepted"][name] for row in rows])
+        for name in ("greedy", "univer")
+    )
+    assert float(found["optimum - Greedy"]) == pytest.approx(far)
+    assert float(found["optimum - UniVer"]) == pytest.approx(near)
+    assert float(found["closed by UniVer"]) == pytest.approx(100 * (1 - near / far))
+    (laws,) = (row for row in table(made, "toy-optima") if row["tree"] == "2x2")
+    best = np.mean([row["optimum"]["without_replacement"] for row in rows])
+    assert float(laws["without_replacement"]) == pytest.approx(1 + best)
 
 
 def test_the_bets_are_those_of_the_runs() -> None:
@@ -267,11 +283,16 @@ def test_sizes_of_trees_are_those_of_their_topologies(spec: str) -> None:
 
 
 def test_committed_inputs_are_what_they_should_be() -> None:
-    toys = read_toy_optima().content["rows"]
-    assert all(row["greedy"] - 1e-9 <= row["univer"] <= row["optimum"] + 1e-8 for row in toys)
-    chains = [row for row in toys if row["topology"].startswith("chain")]
-    assert chains
-    assert all(row["optimum"] == pytest.approx(row["univer"], abs=1e-8) for row in chains)
+    toys = read_toy_optima().rows
+    for row in toys:
+        accepted, best = row["accepted"], row["optimum"]
+        assert accepted["greedy"] - 1e-9 <= accepted["univer"]
+        for drafting, verifiers in SHOWN.items():
+            for name in accepted.keys() & {*verifiers}:
+                assert accepted[name] <= best[drafting] + 1e-8, (row["topology"], name)
+        if row["topology"].startswith("chain"):
+            for name in ("univer", "traversal", "block_verification"):
+                assert accepted[name] == pytest.approx(best["top_residual"], abs=1e-8)
     faults = read_faults()
     assert faults["name"].n_unique() > 100
     assert "CERTIFIED" not in faults.filter(pl.col("kind") != "look-alike")["verdict"]
