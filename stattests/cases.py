@@ -7,7 +7,7 @@ either law; vocabularies to 151,936.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stattests.problems import FAMILIES, RAGGED, WIDE_FAMILIES, Problem, make_problem
@@ -42,6 +42,7 @@ HARD = (
     *("sharp", "dirichlet-.3", "near", "ties", "small-support", "peaked-draft", "disjoint"),
     *("equal", "temperature-.5", "top-p"),
 )
+FORKED = "[[0],[1],[1,0],[1,1]]"  # few enough drafts to list even where a token may come twice
 TREES = Cases(
     sampled=(
         ("sharp", "2x2", 6),
@@ -67,7 +68,7 @@ TREES = Cases(
         *(
             (family, topology, 5 if topology == "3x1" else 4)
             for family in HARD
-            for topology in ("2x1", "3x1", "chain:2", "2x2", "[[0],[1],[1,0]]")
+            for topology in ("2x1", "3x1", "chain:2", "2x2", "[[0],[1],[1,0]]", FORKED)
         ),
         ("sharp", "chain:4", 4),
         ("near", "chain:4", 4),
@@ -91,6 +92,7 @@ TREES = Cases(
         *((family, "chain:2", 4) for family in ("ties", "disjoint", "peaked-target", "top-p")),
         ("small-support", "3x1", 5),
         ("ties", "2x2", 4),
+        ("ties", FORKED, 4),
         ("dirichlet-.3", "[[0],[1],[1,0]]", 4),
     ),
     wide=(("wide", "2x1", 32_768), ("zipf", "chain:2", 50_257), ("wide", "chain:1", 151_936)),
@@ -123,16 +125,62 @@ CHAINS = Cases(
 )
 
 
-def cases_for(chains_only: bool) -> Cases:
-    """The cases of a verifier that takes chains only, or of one that takes trees."""
-    return CHAINS if chains_only else TREES
+def first_children(topology: Topology, most: int) -> Topology:
+    """The tree with only the first `most` children of every node, and what hangs below them."""
+    paths: dict[int, tuple[int, ...]] = {0: ()}
+    for node in topology.internal:
+        if node in paths:
+            for rank, child in enumerate(topology.children(node)[:most]):
+                paths[child] = (*paths[node], rank)
+    return Topology.from_paths(paths.values())
+
+
+def narrowed(topology: str, most: int) -> str:
+    """How a registered tree is called once it is cut to `most` children a node.
+
+    Example:
+        >>> [narrowed(topology, 2) for topology in ("4x2", "eagle", "chain:3")]
+        ['2x2', 'eagle-2', 'chain:3']
+    """
+    shape = Topology.parse(topology)
+    cut = first_children(shape, most)
+    if cut == shape:
+        return topology
+    regular = f"{most}x{shape.depth}"
+    return regular if Topology.parse(regular) == cut else f"{topology}-{most}"
+
+
+@lru_cache
+def cases_for(max_arity: int | None) -> Cases:
+    """The cases of a verifier that takes this many children a node, None for any number."""
+    if max_arity is None:
+        return TREES
+    if max_arity == 1:
+        return CHAINS
+
+    def cut(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        narrow = ((family, narrowed(shape, max_arity), vocab) for family, shape, vocab in rows)
+        return tuple(dict.fromkeys(narrow))
+
+    # The others have two children a node at the most.
+    return replace(
+        TREES,
+        sampled=cut(TREES.sampled),
+        exact=cut(TREES.exact),
+        integrated=cut(TREES.integrated),
+        probed_batched=cut(TREES.probed_batched),
+    )
 
 
 @lru_cache
 def problem(family: str, topology: str, vocab: int) -> Problem:
-    """A registered problem."""
-    label = "ragged" if topology == RAGGED else topology.replace(" ", "")
-    return make_problem(family, topology, vocab, label=label)
+    """A registered problem, its topology a spec or what `narrowed` gives."""
+    spec, _, most = topology.partition("-")
+    label = "ragged" if spec == RAGGED else spec.replace(" ", "")
+    if not most:
+        return make_problem(family, spec, vocab, label=label)
+    shape = first_children(Topology.parse(spec), int(most))
+    return make_problem(family, shape, vocab, label=f"{label}-{most}")
 
 
 def problems(rows: tuple[Row, ...]) -> list[Problem]:
@@ -140,27 +188,39 @@ def problems(rows: tuple[Row, ...]) -> list[Problem]:
     return [problem(*row) for row in rows]
 
 
+def widest(topology: Topology) -> int:
+    """Most children of a node."""
+    return max((layer.arity for layer in topology.layers), default=0)
+
+
 def is_chain(topology: Topology) -> bool:
     """Whether no node has two children."""
-    return all(layer.arity == 1 for layer in topology.layers)
+    return widest(topology) <= 1
 
 
-def users_own(topology: str | None, vocab: int | None, *, chains_only: bool) -> list[Problem]:
+def users_own(
+    topology: str | None, vocab: int | None, *, max_arity: int | None = None
+) -> list[Problem]:
     """Problems on a topology and vocabulary that the user names.
 
     Raises:
-        InputError: a tree without drafts, a tree for a verifier of chains, too few tokens.
+        InputError: a tree without drafts or wider than the verifier takes, too few tokens.
     """
     if topology is None and vocab is None:
         return []
-    shape = Topology.parse(topology or cases_for(chains_only).default)
+    shape = Topology.parse(topology or cases_for(max_arity).default)
     if not shape.internal:
         raise InputError(f"topology: {topology!r} has no drafts to verify; give a tree or a chain.")
-    if chains_only and not is_chain(shape):
+    arity = widest(shape)
+    if max_arity == 1 and not is_chain(shape):
         raise InputError(
             f"topology: {topology!r} has nodes with several children, but this verifier declares"
             " chains_only; give a chain such as chain:4."
         )
-    arity = max(layer.arity for layer in shape.layers)
+    if max_arity is not None and arity > max_arity:
+        raise InputError(
+            f"topology: {topology!r} has nodes with {arity} children, but this verifier takes at"
+            f" most {max_arity} a node; give a tree such as {max_arity}x3."
+        )
     size = max(6, arity + 2) if vocab is None else vocab
     return [make_problem(family, shape, size) for family in ("near", "dirichlet-.3")]

@@ -25,7 +25,7 @@ from stattests import budget
 from stattests.gate import Report
 from stattests.verdict import CaseResult, HarnessError, Verdict
 from stattests.worker import certify_in_worker
-from univer import InputError, __version__
+from univer import VERIFIERS, InputError, __version__
 
 
 @click.group(context_settings={"max_content_width": 100})
@@ -34,7 +34,14 @@ def main() -> None:
     """Lossless verifiers for speculative decoding, and their certification."""
 
 
-@main.command(context_settings={"show_default": True})
+CERTIFY_HELP = f"""Certify VERIFIER: a built-in name ({", ".join(VERIFIERS)}) or module:attribute.
+
+\b
+Exit codes: 0 certified; 1 biased; 2 bad input or broken contract; 3 inconclusive.
+"""
+
+
+@main.command(context_settings={"show_default": True}, help=CERTIFY_HELP)
 @click.argument("verifier")
 @click.option(
     "--budget",
@@ -75,11 +82,7 @@ def certify(
     vocab: int | None,
     failures: Path,
 ) -> None:
-    r"""Certify VERIFIER: a built-in name (rrsw, traversal, greedy, univer) or module:attribute.
-
-    \b
-    Exit codes: 0 certified; 1 biased; 2 bad input or broken contract; 3 inconclusive.
-    """
+    """Certify, print, write what was asked for and exit with the verdict's code."""
     console = Console(stderr=False)
     try:
         for name, file in (("--json", json_file), ("--junit", junit)):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
 
 from stattests import budget
-from stattests.cases import cases_for, is_chain, problem
+from stattests.cases import cases_for, problem, widest
 from stattests.engine import cycles
 from stattests.exact import Prefix
 from stattests.faults import FAULTS
@@ -76,14 +76,18 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
     counts = {
         at: count_outputs(subject, toy, seed)
         for at, toy in enumerate(toys)
-        if is_chain(toy.topology) or not subject.chains_only
+        if subject.max_arity is None or widest(toy.topology) <= subject.max_arity
     }
     rows = {f.name: f for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
     whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]
 
     def explained(name: str) -> float:
-        laws = known()[name]
-        return sum(_log_likelihood(x, laws[at]) for at, x in counts.items())
+        """The log likelihood; what takes only narrower trees than were counted explains nothing."""
+        likelihood = 0.0
+        for at, counted in counts.items():
+            law = known()[name][at]
+            likelihood += -inf if law is None else _log_likelihood(counted, law)
+        return likelihood
 
     baseline = max(map(explained, whole))
     scored = []
@@ -107,7 +111,7 @@ def smallest_problem(subject: Subject) -> Problem | None:
     if subject.drafting_name is None or subject.own_randomness:
         return None
     limit = None if subject.batched else budget.PROBE_CALLS_SLOW // 4
-    for topology in cases_for(subject.chains_only).small:
+    for topology in cases_for(subject.max_arity).small:
         for size in (1, 2):
             for rows in combinations(range(len(SHARP_PAIRS)), size):
                 toy = _simple(topology, rows)

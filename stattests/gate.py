@@ -151,8 +151,8 @@ def certify(
     if not max_minutes > 0:
         raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
     start = time.monotonic()
-    cases = cases_for(subject.chains_only)
-    own = users_own(topology, vocab, chains_only=subject.chains_only)
+    cases = cases_for(subject.max_arity)
+    own = users_own(topology, vocab, max_arity=subject.max_arity)
     results: list[CaseResult] = []
     plan: Plan | None = None
     clock = Clock()

@@ -127,6 +127,8 @@ def lx(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
     """The exact law by probing, nothing where a black box cannot be probed; then L1."""
     if subject.drafting_name is None or subject.own_randomness:
         return
+    if count_trees(problem, subject.drafting_name) > MAX_TREES:
+        return
     limit = None if subject.batched else budget.PROBE_CALLS_SLOW
     try:
         found = probe(subject, problem, max_calls=limit, seed=run.root)

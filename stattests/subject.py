@@ -60,7 +60,7 @@ class Subject:
     batched: whether it takes B trees at once.
     own_randomness: whether it ignores uniforms.
     claims: the verifier whose length it promises, or None.
-    chains_only: whether it takes trees with one child a node only.
+    max_arity: most children of a node that it takes; 1 for chains, None for any number.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Subject:
     batched: bool = True
     own_randomness: bool = False
     claims: str | None = None
-    chains_only: bool = False
+    max_arity: int | None = None
     calls: int = 0
     on_call: Callable[[bool], None] = field(default=_unwatched, repr=False)
     _watched: deque[list[tuple[str, Any, Any]]] = field(default_factory=deque, repr=False)
@@ -203,6 +203,7 @@ def of_verifier(name: str, verifier: Verifier, claims: str | None = None) -> Sub
         partial(verify, verifier),
         partial(stop_law, verifier),
         claims=claims,
+        max_arity=verifier.max_arity,
     )
 
 
@@ -229,6 +230,8 @@ def of_object(name: str, thing: Any) -> Subject:
     law = getattr(thing, "stop_law", None)
     if law is not None and not callable(law):
         raise InputError(f"{name}: its stop_law is not callable.")
+    max_arity = _max_arity(name, thing)
+    _check_widths(name, drafting, claims, max_arity)
     return Subject(
         name,
         drafting,
@@ -237,8 +240,35 @@ def of_object(name: str, thing: Any) -> Subject:
         batched=_flag(name, thing, "batched", True),
         own_randomness=randomness == "own",
         claims=claims,
-        chains_only=_flag(name, thing, "chains_only", False),
+        max_arity=max_arity,
     )
+
+
+def _max_arity(name: str, thing: Any) -> int | None:
+    """Most children of a node, by its `max_arity` and `chains_only`."""
+    if _flag(name, thing, "chains_only", False):
+        return 1
+    most = getattr(thing, "max_arity", None)
+    if most is None:
+        return None
+    if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+        raise InputError(f"{name}: its max_arity is {most!r}; expected a whole number >= 1.")
+    return int(most)
+
+
+def _check_widths(name: str, drafting: Any, claims: str | None, max_arity: int | None) -> None:
+    """A verifier may not take wider trees than its draft law draws, or its claim is made for."""
+    limits = {}
+    if isinstance(drafting, str):
+        limits[f"its drafting {drafting!r}"] = DRAFTING[drafting].max_arity
+    if claims is not None:
+        limits[f"{claims!r}, which it claims,"] = VERIFIERS[claims].max_arity
+    for whose, most in limits.items():
+        if most is not None and (max_arity is None or max_arity > most):
+            declared = "chains_only = True" if most == 1 else f"max_arity = {most}"
+            raise InputError(
+                f"{name}: {whose} takes at most {most} children a node; declare {declared}."
+            )
 
 
 def _flag(name: str, thing: Any, attribute: str, default: bool) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stattests.answers import Decisions
+from stattests.cases import widest
 from stattests.engine import Drawn, cycles, emitted, forbidden
 from stattests.etest import log_e
 from stattests.exact import drafted_trees, node_hashes, tree_rows
@@ -154,9 +155,15 @@ def test_scripted_fault_emits_a_forbidden_token(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
-@pytest.mark.parametrize("problem", sorted({f.shows_on for f in of_kind("scripted")}))
-def test_whole_verifier_emits_none(name: str, problem: tuple[str, str, int]) -> None:
-    assert not scripted_token_is_forbidden(builtin(name), make_problem(*problem))
+def test_whole_verifier_emits_none(name: str) -> None:
+    box = builtin(name)
+    toys = [make_problem(*shown) for shown in sorted({f.shows_on for f in of_kind("scripted")})]
+    fitting = [
+        toy for toy in toys if box.max_arity is None or widest(toy.topology) <= box.max_arity
+    ]
+    assert fitting
+    for toy in fitting:
+        assert not scripted_token_is_forbidden(box, toy), toy.name
 
 
 @pytest.mark.parametrize("fault", of_kind("length"), ids=str)
@@ -226,7 +233,8 @@ def test_dependence_fault_depends(fault: Fault) -> None:
 
 @pytest.mark.parametrize("specimen", [*LOOK_ALIKES, *sorted(VERIFIERS)], ids=str)
 def test_correct_verifier_does_not_depend(specimen: LookAlike | str) -> None:
-    assert not depends(specimen, make_problem("near", "2x1", 4))
+    chains = isinstance(specimen, str) and VERIFIERS[specimen].max_arity == 1
+    assert not depends(specimen, make_problem("near", "chain:2" if chains else "2x1", 4))
 
 
 @pytest.mark.parametrize("look_alike", EXACT, ids=str)
@@ -254,5 +262,8 @@ def test_kept_laws_are_those_of_the_code() -> None:
     assert sum("@" in name for name in now) > 20
     for name, (law,) in now.items():
         ours = kept[name][0]
+        if law is None or ours is None:
+            assert law is ours, name
+            continue
         assert ours.keys() == law.keys()
         assert max(abs(ours[out] - prob) for out, prob in law.items()) <= ROUNDING

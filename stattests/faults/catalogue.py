@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stattests.faults.grid import GRID_FAULTS
 from stattests.faults.plumbing import (
     CONTRACT_FAULTS,
     DECISION_FAULTS,
@@ -25,4 +26,5 @@ FAULTS: tuple[Fault, ...] = (
     *LENGTH_FAULTS,
     *CONTRACT_FAULTS,
     *DEPENDENCE_FAULTS,
+    *GRID_FAULTS,
 )

@@ -26,20 +26,35 @@ def _ranked(law: Law) -> list[int]:
     return sorted(range(len(law)), key=lambda token: (-law[token], token))
 
 
-def _without_replacement(weights: Law, arity: int) -> Listed:
+def without_replacement(weights: Law, arity: int) -> Listed:
+    """Drawn one by one, each without the earlier ones."""
     return DRAFTING["without_replacement"].outcomes(weights / weights.sum(), arity)
+
+
+def same_again(law: Law, arity: int) -> Listed:
+    """Drawn once, and every sibling is that token."""
+    return [(children * arity, chance) for children, chance in with_replacement(law, 1)]
+
+
+def hub_first(law: Law, arity: int) -> Listed:
+    """The most probable token, then the others drawn without it."""
+    (hub,), rest = _ranked(law)[:1], law.copy()
+    rest[hub] = 0
+    if rest.sum() <= 0 or arity == 1:
+        return [([hub] + [-1] * (arity - 1), 1.0)]
+    return [([hub, *others], chance) for others, chance in without_replacement(rest, arity - 1)]
 
 
 def warm(law: Law, arity: int) -> Listed:
     """Drawn at temperature 0.7."""
-    return _without_replacement(law ** (1 / 0.7), arity)
+    return without_replacement(law ** (1 / 0.7), arity)
 
 
 def top_two(law: Law, arity: int) -> Listed:
     """Drawn from the two most probable tokens."""
     kept = np.zeros_like(law)
     kept[_ranked(law)[:2]] = 1
-    return _without_replacement(law * kept, arity)
+    return without_replacement(law * kept, arity)
 
 
 def nucleus(law: Law, arity: int) -> Listed:
@@ -47,7 +62,7 @@ def nucleus(law: Law, arity: int) -> Listed:
     ranked = _ranked(law)
     kept = np.zeros_like(law)
     kept[ranked[: int((law[ranked].cumsum() < 0.7).sum()) + 1]] = 1
-    return _without_replacement(law * kept, arity)
+    return without_replacement(law * kept, arity)
 
 
 def merged(law: Law, arity: int) -> Listed:
@@ -61,7 +76,7 @@ def merged(law: Law, arity: int) -> Listed:
 
 def only_if_sure(law: Law, arity: int) -> Listed:
     """No children at all where the draft law is unsure."""
-    return _without_replacement(law, arity) if law.max() >= 0.5 else [([-1] * arity, 1.0)]
+    return without_replacement(law, arity) if law.max() >= 0.5 else [([-1] * arity, 1.0)]
 
 
 def top_residual(law: Law, arity: int) -> Listed:

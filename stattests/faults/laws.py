@@ -17,14 +17,16 @@ from itertools import chain
 from pathlib import Path
 
 from stattests.budget import PROBE_TOLERANCE
-from stattests.cases import problem
+from stattests.cases import problem, widest
 from stattests.exact import ExactLaw, Prefix
 from stattests.exact import exact_law as enumerated_law
 from stattests.faults.catalogue import FAULTS
 from stattests.faults.specimen import Fault, exact_law
 from stattests.probing import ProbeError
+from stattests.problems import Problem
 from stattests.verdict import ContractError
-from univer import VERIFIERS, stop_law
+from univer import VERIFIERS, Verifier, stop_law
+from univer.allocation import ALLOCATION
 
 TOYS = (
     ("sharp", "2x1", 4),
@@ -37,6 +39,7 @@ FILE = Path(str(files("stattests.faults"))) / "laws.json"
 SMALLEST = 1e-15  # what rounding leaves of an output that never comes
 
 Outputs = dict[Prefix, float]
+Known = list[Outputs | None]  # one a toy, None for one that is too wide
 
 
 def outputs_of(law: ExactLaw) -> Outputs:
@@ -59,35 +62,58 @@ def comparable(fault: Fault) -> bool:
     )
 
 
+def _rule(verifier: Verifier) -> str:
+    """The module that a verifier's rule is written in."""
+    rule = ALLOCATION[verifier.allocation].allocate
+    return str(getattr(rule, "func", rule).__module__)
+
+
+def _touches(fault: Fault, verifier: Verifier) -> bool:
+    """Whether one of the fault's lines is not in another verifier's rule."""
+    rules, own = "univer.rules.", _rule(verifier)
+    return any(not p.module.startswith(rules) or p.module == own for p in fault.patches)
+
+
 def variants(fault: Fault) -> Iterator[Fault]:
     """The fault's lines in its own verifier, then in the others that draft alike."""
     drafting = VERIFIERS[fault.base].drafting
     for name, row in VERIFIERS.items():
-        if row.drafting == drafting:
+        if row.drafting == drafting and _touches(fault, row):
             label = fault.name if name == fault.base else f"{fault.name}@{name}"
             yield replace(fault, name=label, base=name)
 
 
-def compute(toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, list[Outputs]]:
+def _fits(verifier: Verifier, toy: Problem) -> bool:
+    most = verifier.max_arity
+    return most is None or widest(toy.topology) <= most
+
+
+def compute(toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, Known]:
     """The laws of all comparable faults and, as `no-fault/<verifier>`, of the built-in ones.
 
     `<fault>@<verifier>` is the fault in another verifier than its own, where it changes anything.
     """
     models = [problem(*toy) for toy in toys]
-    laws = {
+    laws: dict[str, Known] = {
         f"no-fault/{name}": [
             outputs_of(enumerated_law(model, verifier.drafting, partial(stop_law, name)))
+            if _fits(verifier, model)
+            else None
             for model in models
         ]
         for name, verifier in VERIFIERS.items()
     }
     for fault in chain.from_iterable(map(variants, filter(comparable, FAULTS))):
         try:
-            found = [exact_law(fault, model) for model in models]
+            found = [
+                exact_law(fault, model) if _fits(VERIFIERS[fault.base], model) else None
+                for model in models
+            ]
         except (ProbeError, ContractError):
             continue  # no boxes on some toy, or no answer: it cannot be compared
-        if "@" not in fault.name or any(law.joint_tv() > PROBE_TOLERANCE for law in found):
-            laws[fault.name] = [outputs_of(law) for law in found]
+        differs = any(law is not None and law.joint_tv() > PROBE_TOLERANCE for law in found)
+        if differs or "@" not in fault.name:
+            laws[fault.name] = [None if law is None else outputs_of(law) for law in found]
     return laws
 
 
@@ -95,7 +121,10 @@ def write(file: Path = FILE) -> None:
     """Compute the laws and write them."""
     data = {
         name: [
-            {",".join(map(str, out)): float(f"{p:.15g}") for out, p in law.items()} for law in rows
+            None
+            if law is None
+            else {",".join(map(str, out)): float(f"{p:.15g}") for out, p in law.items()}
+            for law in rows
         ]
         for name, rows in compute().items()
     }
@@ -103,10 +132,13 @@ def write(file: Path = FILE) -> None:
 
 
 @lru_cache(maxsize=1)
-def known() -> dict[str, list[Outputs]]:
+def known() -> dict[str, Known]:
     """The laws in the file."""
     data = json.loads(FILE.read_text(encoding="utf-8"))
     return {
-        name: [{tuple(map(int, out.split(","))): p for out, p in law.items()} for law in rows]
+        name: [
+            None if law is None else {tuple(map(int, out.split(","))): p for out, p in law.items()}
+            for law in rows
+        ]
         for name, rows in data.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from stattests.faults import drafters, strangers
+from stattests.faults.grid import K_AS_DIVISOR
 from stattests.faults.plumbing import COINS, DRAW
 from stattests.faults.rules import (
     FALLBACK,
@@ -92,6 +93,12 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
               make=partial(strangers.OneByOneRrsw, randomness="own")),
     LookAlike("one-by-one-target-only", "E1", "Target-only, a loop over one tree.", "greedy",
               make=strangers.OneByOneTargetOnly),
+    LookAlike("one-by-one-rrs", "G1", "RRS as a loop over one NumPy tree.", "rrs",
+              make=partial(strangers.OneByOneRrsw, drafting="with_replacement", replacement=True)),
+    LookAlike("divisor-above-the-root", "M59", "k-SEQ's drafts are divided by their number.",
+              "k_seq", K_AS_DIVISOR),
+    LookAlike("target-only-on-twins", "E1 E5", "Target-only on children drawn with replacement.",
+              "target_only", drafting="with_replacement"),
     LookAlike("own-numbers", "D5", "UniVer with torch's global generator.", "univer",
               make=partial(Around, "univer", numbers=strangers.fresh, randomness="own")),
     LookAlike("single-precision", "I19 L9", "RRSw's laws are float32 inside.", "rrsw",

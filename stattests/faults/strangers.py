@@ -232,9 +232,10 @@ def _global_numbers(tree: SingleTree) -> Row:
 
 @dataclass
 class OneByOneRrsw:
-    """RRSw in a plain loop over one tree of NumPy arrays."""
+    """RRSw in a plain loop over one tree of NumPy arrays; with `replacement`, RRS."""
 
     drafting: str = "without_replacement"
+    replacement: bool = False
     batched: bool = False
     randomness: str = "uniforms"
 
@@ -257,8 +258,9 @@ class OneByOneRrsw:
                     break
                 left = (p - q).clip(min=0)
                 p = left / left.sum() if left.sum() > 0 else p
-                q = np.where(np.arange(len(q)) == token, 0, q)
-                q = q / q.sum() if q.sum() > 0 else q
+                if not self.replacement:
+                    q = np.where(np.arange(len(q)) == token, 0, q)
+                    q = q / q.sum() if q.sum() > 0 else q
             if entered is None:
                 return path, _pick(p, numbers[-1])
             path.append(entered)
