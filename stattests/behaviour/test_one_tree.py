@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from stattests.behaviour.test_verify import NAMES, problem
+from stattests.behaviour.test_verify import problem
 from stattests.cases import problem as gate_problem
 from stattests.probing import probe
 from stattests.streams import torch_generator
 from stattests.subject import Subject
 from stattests.theorems.planted import Fault, plant
 from univer import (
+    PAPER,
     VERIFIERS,
     DraftTree,
     Filters,
@@ -38,6 +39,7 @@ from univer.verifiers import Laws, decide_by_level, emit, resolve
 
 # A mass is a sum of float32 products over the vocabulary; a threshold is a ratio of masses.
 FLOAT32_TOLERANCE = 2e-6
+NAMES = sorted(PAPER)  # the rules that have a form of their own here
 SPECS = ["2x2", "eagle", "chain:3", "none", "[[0],[1],[2],[1,0],[1,1],[1,0,0]]"]
 
 Logits = tuple[DraftTree, Tensor, Tensor, Tensor]

@@ -14,9 +14,9 @@ from stattests.exact import exact_law
 from stattests.planting import Patch, plant
 from stattests.probing import ProbeError, probe
 from stattests.subject import Subject, of_verifier
-from univer import VERIFIERS, DraftTree, stop_law, verify
+from univer import PAPER, VERIFIERS, DraftTree, stop_law, verify
 
-NAMES = sorted(VERIFIERS)
+NAMES = sorted(PAPER)
 TOYS = [("sharp", "2x1", 4), ("sharp", "chain:2", 4), ("peaked-draft", "2x1", 4)]
 # What bisection leaves of some hundred faces, each 4e-15 wide.
 FLOAT64 = 1e-12

@@ -69,14 +69,17 @@ def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tenso
     scaled = scale[:, None] * target
     low = torch.ones_like(scale)
     found = (_gap(scale, scaled, draft, low, arity)[0] >= 0) | (arity == 1)
-    rho = torch.where(found, 1.0, float(arity))
+    rho = high = torch.where(found, 1.0, float(arity))
     for _ in range(STEPS):
         gap, slope = _gap(scale, scaled, draft, rho, arity)
         found |= gap.abs() <= arity * EXACT
         if found.all():
             return rho
+        low, high = torch.where(gap < 0, rho, low), torch.where(gap < 0, high, rho)
+        step = rho - gap / slope
+        step = torch.where((step > low) & (step < high), step, (low + high) / 2)
         # A root that is found stays: its last bit must not depend on the rest of the batch.
-        rho = torch.where(found, rho, (rho - gap / slope).clamp(1, arity))
+        rho = torch.where(found, rho, step)
     rest = ~found
     rho[rest] = _halved(scale[rest], scaled[rest], draft[rest], arity)
     return rho
