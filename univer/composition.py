@@ -212,18 +212,12 @@ def next_token_weights(
     """
     table = indices(topology, stop.device)
     weights, arities = target, table.arities.index_select(0, stop)
+    drafted = draft(table.draft_rows.index_select(0, stop)) if table.layers else target
+    scales = scale.gather(1, stop[:, None])[:, 0]
     for arity in sorted({layer.arity for layer in topology.layers}):  # a rule takes one at once
-        rows = (arities == arity).nonzero()[:, 0]
-        if len(rows):
-            at = stop[rows]
-            slots = table.slots.index_select(0, at)[:, -arity:]
-            masses = allocate(
-                scale[rows].gather(1, at[:, None])[:, 0],
-                target[rows],
-                draft(table.draft_rows.index_select(0, stop))[rows],
-                tokens[rows].gather(1, slots),
-            )
-            some = (total(masses.residual) > 0)[:, None]
-            recovered = torch.where(some, masses.residual, target[rows])
-            weights = weights.index_copy(0, rows, recovered)
+        slots = table.slots.index_select(0, stop)[:, -arity:]
+        children = tokens.gather(1, slots.clamp(min=0))
+        residual = allocate(scales, target, drafted, children).residual
+        recovered = torch.where((total(residual) > 0)[:, None], residual, target)
+        weights = torch.where((arities == arity)[:, None], recovered, weights)
     return weights

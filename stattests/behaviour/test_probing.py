@@ -65,7 +65,7 @@ def planted(name: str, module: str, line: str, broken: str) -> Subject:
 def test_an_acceptance_a_thousandth_too_large_is_found() -> None:
     box = planted(
         "rrsw",
-        "allocation",
+        "rules.rrsw",
         "ratio(c * at(p, x), at(q, x))",
         "(1.001 * ratio(c * at(p, x), at(q, x)))",
     )

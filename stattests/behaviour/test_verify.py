@@ -12,6 +12,7 @@ from stattests.crosscheck.both import FLOAT64_TOLERANCE, LARGEST, drawn_batch
 from stattests.strategies import Toy, for_toys
 from stattests.streams import torch_generator
 from univer import (
+    PAPER,
     VERIFIERS,
     DraftTree,
     Filters,
@@ -162,7 +163,7 @@ def test_absent_children_are_slots_that_do_not_exist(name: str) -> None:
     target, draft = target.softmax(-1), draft.softmax(-1)
     wide = DraftTree(Topology.parse("3x1"), torch.tensor([[0, 4, 7, -1]] * 6))
     law = stop_law(name, wide, target, draft)
-    if VERIFIERS[name].allocation == "rrsw":
+    if VERIFIERS[name].allocation in ("rrsw", "rrs", "k_seq"):
         narrow = DraftTree(Topology.parse("2x1"), torch.tensor([[0, 4, 7]] * 6))
         expected = stop_law(name, narrow, target[:, :3], draft).stop_probs
         torch.testing.assert_close(law.stop_probs[:, :3], expected)
@@ -175,7 +176,7 @@ def test_absent_children_are_slots_that_do_not_exist(name: str) -> None:
     assert (law.expected_accepted == 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "target_only"])
 def test_equal_laws_accept_the_sampled_paths(name: str) -> None:
     """Where draft and target are equal, a single-child node is never left (no 0/0 either)."""
 
@@ -261,7 +262,7 @@ def test_both_draft_laws_draw_the_top_logits_at_temperature_0(drafting: str) -> 
     assert torch.equal(draft_children(drafting, law, 3, uniforms, scores=draft[:, 0]), top)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAPER)
 def test_a_draft_that_is_all_but_a_billionth_on_one_token(name: str) -> None:
     """The residual draft law is summed directly: 1 - top mass would lose it."""
     tiny = 1e-12

@@ -131,8 +131,9 @@ class NoSync(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+# k-SEQ looks whether its roots are found.
 @pytest.mark.parametrize("spec", ["eagle", "2x2"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "k_seq" not in name])
 def test_no_level_waits_for_the_device(
     name: str, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

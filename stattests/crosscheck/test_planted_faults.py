@@ -74,10 +74,10 @@ COMPOSITION_FAULTS = [
     ("greedy", Fault("last-child-wins", composition, "tried & (tried.cumsum(-1) == 1)",
                      "tried & (tried.flip(-1).cumsum(-1).flip(-1) == 1)")),
     ("rrsw", Fault("recovered-from-target", composition,
-                   "recovered = torch.where(some, masses.residual, target[rows])",
-                   "recovered = target[rows]")),
-    ("univer", Fault("row-of-the-first-node", composition, "slots.index_select(0, at)",
-                     "slots.index_select(0, at * 0)")),
+                   "recovered = torch.where((total(residual) > 0)[:, None], residual, target)",
+                   "recovered = target")),
+    ("univer", Fault("row-of-the-first-node", composition, "slots.index_select(0, stop)",
+                     "slots.index_select(0, stop * 0)")),
 ]  # fmt: skip
 
 

@@ -26,7 +26,8 @@ _single = partial(Patch, "univer.rules.single_draft")
 _target = partial(Patch, "univer.rules.target_only")
 _join = partial(Patch, "univer.composition")
 
-COVERED = "covered = solve_rho(scale, target, q, children.shape[1])[:, None] * q"
+COVERED = "covered = rho[:, None] * q"
+RHO = "solve_rho(scale, target, q, arity.clamp(min=1))"
 COVERED_BY_K = "covered = children.shape[1] * q"
 K_SURPLUS = "surplus = (scaled - covered).clamp_(min=0)"
 # What k drafts leave of the target whatever the divisor: SpecTr's factor is it only at the root.
@@ -78,7 +79,7 @@ K_SEQ_FAULTS = (
     Fault("divisor-for-the-whole-target", "M60 H1",
           "rho is solved for the target without the acceptance of the prefix.",
           "k_seq_conditional",
-          (_k_seq(COVERED, COVERED.replace("scale,", "torch.ones_like(scale),")),),
+          (_k_seq(RHO, RHO.replace("scale,", "torch.ones_like(scale),")),),
           shows_on=FORK),
     Fault("k-seq-on-distinct-drafts", "M30", "Drafts are drawn without replacement.", "k_seq",
           child_outcomes=drafters.without_replacement, shows_on=("top-p", "3x1", 5)),

@@ -74,7 +74,7 @@ ROW_FAULTS = (
                            f"arities.index_select(0, stop := {FIRST})")),
           shows_on=("sharp", "2x2", 4)),
     Fault("recovered-from-target", "M28 C2", "After all children the target gives the token.",
-          "rrsw", (_join(RECOVERED, "recovered = target[rows]"),)),
+          "rrsw", (_join(RECOVERED, "recovered = target"),)),
 )  # fmt: skip
 
 DECISION_FAULTS = (

@@ -29,7 +29,7 @@ AT_SAMPLED = "at_sampled = ratio(at(scaled, sampled), at(residual_draft, sampled
 FALLBACK = "set_columns(acceptance, nodes, ratio(residual_mass, beyond))"
 FALLBACK_IS_PREFIX = "set_columns(acceptance, nodes, columns(scale, nodes))"
 REST = "residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)"
-RECOVERED = "recovered = torch.where(some, masses.residual, target[rows])"
+RECOVERED = "recovered = torch.where((total(residual) > 0)[:, None], residual, target)"
 TWINS_ALLOWED = _grid("twins=DRAFTING[verifier.drafting].twins", "twins=True")
 # The target-only rule: every child its target mass, the rest of the target is the residual.
 TARGET_ONLY = (
@@ -182,7 +182,7 @@ BLOCK_FAULTS = (
     Fault("prefix-not-updated", "M61", "A rejected child leaves its parent's acceptance as it was.",
           "traversal", (_rrsw(SCALE, "c = c * 1"),), shows_on=FORK),
     Fault("block-recovers-from-target", "M63 M28", "After rejections the target gives the token.",
-          "traversal", (_join(RECOVERED, "recovered = target[rows]"),), shows_on=CHAIN),
+          "traversal", (_join(RECOVERED, "recovered = target"),), shows_on=CHAIN),
     Fault("block-child-zeroed", "M64 G2", "A rejected child is struck out instead of subtracted.",
           "traversal", (_rrsw(LEFT, "left = without(c * p, x)"),), shows_on=CHAIN),
 )  # fmt: skip
@@ -210,7 +210,7 @@ OT_FAULTS = (
     Fault("ot-fallback-is-prefix", "M78", "A node falls back with its own prefix acceptance.",
           "univer", (_join(FALLBACK, FALLBACK_IS_PREFIX),), shows_on=UNEVEN),
     Fault("ot-recovers-from-target", "M79 C2", "After rejections the target gives the token.",
-          "univer", (_join(RECOVERED, "recovered = target[rows]"),)),
+          "univer", (_join(RECOVERED, "recovered = target"),)),
     Fault("child-keeps-residual", "C1", "A rejected child may still come as the next token.",
           "greedy", (_ot(OT_RESIDUAL, "residual=surplus * factor"),)),
     Fault("absent-strikes-last-id", "M38 J1", "An absent child strikes the last id out.", "greedy",

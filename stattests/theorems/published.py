@@ -109,7 +109,7 @@ def check_torch_rho(k_seq: ModuleType, s: Fraction, p: Law, q: Law, k: int) -> N
     """
     rows = torch.tensor(np.array([p, q]).astype(np.float64))
     scale = torch.tensor([float(s)], dtype=torch.float64)
-    rho = Fraction(k_seq.solve_rho(scale, rows[:1], rows[1:], k).item())
+    rho = Fraction(k_seq.solve_rho(scale, rows[:1], rows[1:], torch.tensor([k])).item())
     s, (p, q) = Fraction(float(s)), (exact(rows[0]), exact(rows[1]))
     some, _, most = passing(s * p, q, rho, k)
     assert some - most <= ROUNDING, "tokens get more than their target mass"

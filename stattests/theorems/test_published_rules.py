@@ -228,7 +228,7 @@ CHECKS: dict[str, tuple[Callable[[ModuleType], None], str, tuple[Fault, ...]]] =
         "univer.rules.k_seq",
         (
             Fault("few-digits", univer.rules.k_seq, "EXACT = 2.0**-50", "EXACT = 2.0**-30"),
-            Fault("one-draft-less", univer.rules.k_seq, "range(arity - 1)", "range(arity - 2)"),
+            Fault("one-draft-less", univer.rules.k_seq, "arity >= drafts", "arity > drafts"),
         ),
     ),
     "largest-flow": (

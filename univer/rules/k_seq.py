@@ -29,7 +29,7 @@ EXACT = 2.0**-50  # relative error of such sums
 
 
 def _gap(
-    scale: Tensor, scaled: Tensor, draft: Tensor, rho: Tensor, arity: int
+    scale: Tensor, scaled: Tensor, draft: Tensor, rho: Tensor, arity: Tensor
 ) -> tuple[Tensor, Tensor]:
     """How far rho [n] is above the root, in a measure of its own, and the derivative of that."""
     wanted, covered = scaled / rho[:, None], rho[:, None] * draft
@@ -39,22 +39,24 @@ def _gap(
     faster = total(torch.where(wanted < draft, wanted, 0.0)) / rho  # 1 - beta grows
     slower = -total(torch.where(covered < scaled, draft, 0.0))
     times, by_failing = torch.ones_like(rho), torch.zeros_like(rho)
-    for _ in range(arity - 1):
-        times, by_failing = 1 + failing * times, times + failing * by_failing
+    for drafts in range(2, int(arity.amax() if len(arity) else 0) + 1):
+        more = arity >= drafts
+        by_failing = torch.where(more, times + failing * by_failing, by_failing)
+        times = torch.where(more, 1 + failing * times, times)
     some = failing > 0.5
     gap = torch.where(some, rho - times, arity * failing.log() - left.log())
     slope = torch.where(some, 1 - by_failing * faster, arity * faster / failing - slower / left)
     return torch.where((failing <= 0) & (left <= 0), 0.0, gap), slope
 
 
-def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tensor:
+def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: Tensor) -> Tensor:
     """The least rho in [1, k] for which k drafts stay below the target.
 
     Args:
         scale: s, [n].
         target: p, [n, V].
         draft: q, [n, V]; rows of both sum to 1.
-        arity: k.
+        arity: k >= 1, int64 [n].
 
     Returns:
         rho [n], to float64's rounding.
@@ -63,13 +65,13 @@ def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tenso
 
     Example:
         >>> target, draft = torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]], dtype=torch.float64)
-        >>> solve_rho(torch.ones(1), target, draft, 2)  # 1 + (1 - 1/2) = rho
+        >>> solve_rho(torch.ones(1), target, draft, torch.tensor([2]))  # 1 + (1 - 1/2) = rho
         tensor([1.5000], dtype=torch.float64)
     """
     scaled = scale[:, None] * target
     low = torch.ones_like(scale)
     found = (_gap(scale, scaled, draft, low, arity)[0] >= 0) | (arity == 1)
-    rho = high = torch.where(found, 1.0, float(arity))
+    rho = high = torch.where(found, 1.0, arity.double())
     for _ in range(STEPS):
         gap, slope = _gap(scale, scaled, draft, rho, arity)
         found |= gap.abs() <= arity * EXACT
@@ -81,13 +83,13 @@ def solve_rho(scale: Tensor, target: Tensor, draft: Tensor, arity: int) -> Tenso
         # A root that is found stays: its last bit must not depend on the rest of the batch.
         rho = torch.where(found, rho, step)
     rest = ~found
-    rho[rest] = _halved(scale[rest], scaled[rest], draft[rest], arity)
+    rho[rest] = _halved(scale[rest], scaled[rest], draft[rest], arity[rest])
     return rho
 
 
-def _halved(scale: Tensor, scaled: Tensor, draft: Tensor, arity: int) -> Tensor:
+def _halved(scale: Tensor, scaled: Tensor, draft: Tensor, arity: Tensor) -> Tensor:
     """`solve_rho` by halving its bracket: where 1 - beta or what is left is all but 0."""
-    low, high = torch.ones_like(scale), torch.full_like(scale, arity)
+    low, high = torch.ones_like(scale), arity.double()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         above = _gap(scale, scaled, draft, middle, arity)[0] >= 0
@@ -97,8 +99,10 @@ def _halved(scale: Tensor, scaled: Tensor, draft: Tensor, arity: int) -> Tensor:
 
 def k_seq(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
     """Independent children, each passing by s p / (rho q)."""
-    q = normalise(draft)
-    covered = solve_rho(scale, target, q, children.shape[1])[:, None] * q
+    q, drawn = normalise(draft), children >= 0
+    arity = drawn.sum(1)
+    rho = torch.where(arity > 0, solve_rho(scale, target, q, arity.clamp(min=1)), 0.0)
+    covered = rho[:, None] * q
     scaled = scale[:, None] * target
     passes = ratio(at(scaled, children), at(covered, children)).clamp(max=1)
     failed = (1 - passes).cumprod(1)
