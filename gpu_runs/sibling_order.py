@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from univer.decoding import Drawn, eos_ids, seeded
 from univer.rows import normalise, total, without
 
 DRAWN = "drawn"
+DIGITS = 7  # of a length in the results
 MOST_LOOKED_AHEAD = 4  # children of a node whose m! orders are all tried
 
 
@@ -227,6 +229,9 @@ def run(
     check_threads(threads)
     use_threads(threads)
     shapes = {name: Topology.parse(name) for name in topologies}
+    for name, shape in shapes.items():
+        if not shape.internal:
+            raise InputError(f"topology: {name!r} has no drafts to order; give a tree.")
     turned = {f"{name}, mirrored": mirrored(shape) for name, shape in shapes.items()}
     shapes |= {name: shape for name, shape in turned.items() if shape not in shapes.values()}
     console = Console()
@@ -245,7 +250,10 @@ def run(
         for context, done in zip(found, range(1, number + 1), strict=False):
             for name, drawn in context.drawn.items():
                 tree = JudgedTree.of(drawn)
-                lengths = {key: tree.expected_accepted(order) for key, order in ORDERS.items()}
+                lengths = {
+                    key: round(tree.expected_accepted(order), DIGITS)
+                    for key, order in ORDERS.items()
+                }
                 rows.append({"topology": name, "prompt_id": context.prompt_id, **lengths})
             ticker.tick(done, done, f"{len(rows)} trees")
     console.print(table(rows))
@@ -286,7 +294,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         shown.add_column(header)
     for name, key, mean, error, trees in summary(rows):
         sign = "" if key == DRAWN else "+"
-        shown.add_row(name, key, f"{mean:{sign}.4f} +- {error:.4f}", str(trees))
+        spread = f" +- {error:.4f}" if isfinite(error) else ""  # none of a single prompt
+        shown.add_row(name, key, f"{mean:{sign}.4f}{spread}", str(trees))
     return shown
 
 
