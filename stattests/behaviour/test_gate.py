@@ -199,7 +199,7 @@ def test_reseeding_every_call_is_dependence() -> None:
 
 @pytest.mark.usefixtures("few_problems")
 def test_a_budget_that_does_not_fit_runs_a_smaller_one_and_says_so() -> None:
-    report = certify(of_object("slow", TargetOnly()), asked="nightly", max_minutes=2)
+    report = certify(of_object("slow", TargetOnly()), asked="nightly", max_minutes=1)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.budget == "smoke"
     assert "budget nightly does not fit" in report.detail
