@@ -81,7 +81,7 @@ def judge(
     draft: Rows,
     widest: int = MAX_NODES,
 ) -> Judged:
-    """Rule every layer from the root down, its nodes' rows forgotten with the layer.
+    """Allocate every layer from the root down, its nodes' rows forgotten with the layer.
 
     Args:
         topology: the tree's shape.
