@@ -66,9 +66,12 @@ class Case:
 CASES = (
     Case("univer", "2x2"),
     Case("univer", RAGGED, Filters(0.5, top_p=0.9), (EOS,)),
+    Case("greedy", "2x2", Filters(0.5), (EOS,)),
     Case("greedy", RAGGED, Filters(top_k=4)),
+    Case("rrsw", "2x1", Filters(top_p=0.9)),
     Case("rrsw", RAGGED, Filters(0.5), (EOS,)),
     Case("traversal", "2x2", Filters(top_k=4), (EOS,)),
+    Case("traversal", "chain:2", Filters(0.5)),
     Case("target_only", "dynamic:3x2:4", Filters(0.7), (EOS,), delta=0.2),
 )
 

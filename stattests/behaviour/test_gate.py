@@ -208,7 +208,6 @@ def test_a_budget_that_does_not_fit_runs_a_smaller_one_and_says_so() -> None:
 
 
 @pytest.mark.stat
-@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("adapter", [SpeculativeSampling, PlainFlatBatch])
 def test_correct_strangers_are_certified(adapter: Any) -> None:
     report = certify(of_object(adapter.__name__, adapter()), asked="smoke")
