@@ -9,7 +9,7 @@ BUDGET ?= pr
 .PHONY: help demo test lint gate reports bench clean
 
 help:
-	@echo "make demo    all four verifiers on a real language model, a table and a verdict (minutes)"
+	@echo "make demo    the paper's four verifiers on a real language model, a table and a verdict (minutes)"
 	@echo "             options: make demo ARGS='--minutes 1 --topology 3x3'; ARGS=--help lists them"
 	@echo "make test    lint, types, doctests and tests on all cores"
 	@echo "make gate    certify every verifier; BUDGET=smoke, pr (the default) or nightly"

@@ -1,4 +1,4 @@
-"""`python -m gpu_runs.demo`: all four verifiers on a real model's trees, a table and a verdict.
+"""`python -m gpu_runs.demo`: the paper's four verifiers on a real model's trees, with a verdict.
 
 First the paired comparison, as many contexts as fit into the time given; then a short separate
 decoding per verifier, for tokens per second and the check that the text is the target's.
@@ -64,7 +64,7 @@ SEPARATE_OVERHEAD = 1.25  # its time over that of the verifiers' cycles: prefill
 @click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the results here, as JSON.")
 def main(**options: Any) -> None:
-    """Compare the four verifiers on a real language model, in minutes, on a CPU."""
+    """Compare the paper's four verifiers on a real language model, in minutes, on a CPU."""
     with one_sentence("interrupted; nothing was written."):
         passed = run(**options)
     sys.exit(0 if passed else 1)

@@ -1,7 +1,7 @@
 """The paired comparison: in each context one tree per draft law, every verifier judged on it.
 
 A verifier's expected length given a tree is exact (its stop law), so the comparison has no noise
-from decisions, and verifiers of one draft law share even the tree's. The four verifiers take turns
+from decisions, and verifiers of one draft law share even the tree's. They take turns
 in continuing the text, a visit each: where cycles begin depends a little on who decides,
 and no verifier should be judged only where it itself, or only where another, happened to stop.
 

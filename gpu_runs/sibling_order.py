@@ -10,7 +10,7 @@ orders judge the same trees, so that their differences have no noise from drafti
 | reversed, sampled_first | the other way round; the sampled one before the fixed ones |
 | heavy_first, light_first | by falling or rising mass |
 | deep_first | by falling depth of their subtrees, then as drawn |
-| looked_ahead | as best for the accepted mass of the children's own layers, of all m! orders |
+| looked_ahead | as best for the accepted mass of the children's own layers; drawn, if m > 4 |
 
 Letters: N nodes, V vocabulary, m arity.
 """

@@ -218,7 +218,7 @@ def direct_findings(
     progress: Progress,
     boxes: Mapping[str, Box] | None = None,
 ) -> list[Finding]:
-    """The four verifiers, `cycles` each over all prompts together."""
+    """The paper's four verifiers, `cycles` each over all prompts together."""
     tested = boxes or {name: box_of(name, VERIFIERS[name]) for name in PAPER}
     alpha = ALPHA_RUN / len(tested)
     rows = []

@@ -1,6 +1,6 @@
 """Block Verification (Sun et al. 2025): a chain is kept up to the longest prefix that passes.
 
-Every draft law draws the only child of a node from q.
+Every draft law that draws takes the only child of a node from q.
 
 | symbol | here | meaning |
 |---|---|---|

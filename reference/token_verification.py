@@ -1,6 +1,6 @@
 """The rule of a single draft (Leviathan et al. 2023; Chen et al. 2023), on a chain, token by token.
 
-Every draft law draws the only child of a node from q.
+Every draft law that draws takes the only child of a node from q.
 
 | symbol | here | meaning |
 |---|---|---|

@@ -212,15 +212,11 @@ def users_own(
     if not shape.internal:
         raise InputError(f"topology: {topology!r} has no drafts to verify; give a tree or a chain.")
     arity = widest(shape)
-    if max_arity == 1 and not is_chain(shape):
-        raise InputError(
-            f"topology: {topology!r} has nodes with several children, but this verifier declares"
-            " chains_only; give a chain such as chain:4."
-        )
     if max_arity is not None and arity > max_arity:
+        fits = "chain:4" if max_arity == 1 else f"{max_arity}x3"
         raise InputError(
             f"topology: {topology!r} has nodes with {arity} children, but this verifier takes at"
-            f" most {max_arity} a node; give a tree such as {max_arity}x3."
+            f" most {max_arity} a node; give one such as {fits}."
         )
     size = max(6, arity + 2) if vocab is None else vocab
     return [make_problem(family, shape, size) for family in ("near", "dirichlet-.3")]

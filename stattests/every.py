@@ -1,7 +1,8 @@
 """`python -m stattests.every`: certify every row of VERIFIERS, as many at once as there are cores.
 
-Arguments are those of `univer certify`, whose output is shown as each ends. What is needed to look
-at failures is in a folder for each verifier, `univer-failures/<name>` if `--failures` names none.
+Arguments are those of `univer certify`, whose output is shown as each ends. Files are one for each
+verifier: `--json gate.json` writes gate-<name>.json, `--junit` likewise; what is needed to look at
+failures is in a folder each, `univer-failures/<name>` if `--failures` names none.
 """
 
 from __future__ import annotations
@@ -12,18 +13,45 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 import click
 
 from univer import VERIFIERS
 
+FILES = ("--json", "--junit", "--failures")
 Ended = tuple[str, int, str]  # name, exit code, output
+
+
+def own_files(options: Sequence[str], name: str) -> Iterator[str]:
+    """The options with each file that they name made this verifier's own.
+
+    Example:
+        >>> list(own_files(["--json", "out/gate.json", "--failures=bad"], "rrs"))
+        ['--json', 'out/gate-rrs.json', '--failures=bad/rrs']
+    """
+
+    def own(flag: str, value: str) -> str:
+        path = Path(value)
+        folder = flag == "--failures"
+        return str(path / name if folder else path.with_name(f"{path.stem}-{name}{path.suffix}"))
+
+    flag = ""
+    for option in options:
+        word, equals, value = option.partition("=")
+        if flag in FILES:
+            yield own(flag, option)
+        elif word in FILES and equals:
+            yield f"{word}={own(word, value)}"
+        else:
+            yield option
+        flag = "" if flag in FILES else option
 
 
 def certified(name: str, options: Sequence[str]) -> Ended:
     """Run `univer certify` on one of VERIFIERS."""
     command = [sys.executable, "-m", "stattests.cli", "certify", name]
-    command += ["--failures", f"univer-failures/{name}", *options]
+    command += own_files(["--failures", "univer-failures", *options], name)
     columns = str(shutil.get_terminal_size().columns)
     run = subprocess.run(
         command,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from math import perm
+from functools import cached_property, lru_cache
+from math import prod
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from univer import PAPER, VERIFIERS, Topology
+from univer import DRAFTING, PAPER, VERIFIERS, Topology
 
 MAX_TREES = 120  # drafted trees a toy: exact fractions take about a millisecond each
 WEIGHTS = st.sampled_from([0, 1, 1, 2, 3, 5, 10**9])  # 10^9: all but a billionth on one token
@@ -81,19 +81,16 @@ class Toy:
         return fractions(self._pair(prefix)[1])
 
 
+@lru_cache
+def _most_outcomes(drafting: str, vocab: int, arity: int) -> int:
+    return len(DRAFTING[drafting].outcomes(np.full(vocab, 1 / vocab), arity))
+
+
 def max_trees(topology: Topology, vocab: int, drafting: str = "without_replacement") -> int:
     """An upper bound on the number of different trees that can be drafted."""
-    bound = 1
-    for node in topology.internal:
-        arity = min(vocab, len(topology.children(node)))
-        bound *= {
-            "top_residual": vocab - arity + 1,
-            "without_replacement": perm(vocab, arity),
-            "with_replacement": vocab**arity,
-            "top": 1,
-            "spechub_pairs": vocab * arity,
-        }[drafting]
-    return bound
+    return prod(
+        _most_outcomes(drafting, vocab, len(topology.children(v))) for v in topology.internal
+    )
 
 
 @st.composite

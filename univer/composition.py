@@ -215,9 +215,10 @@ def next_token_weights(
     drafted = draft(table.draft_rows.index_select(0, stop)) if table.layers else target
     scales = scale.gather(1, stop[:, None])[:, 0]
     for arity in sorted({layer.arity for layer in topology.layers}):  # a rule takes one at once
+        here = (arities == arity)[:, None]
         slots = table.slots.index_select(0, stop)[:, -arity:]
-        children = tokens.gather(1, slots.clamp(min=0))
+        children = torch.where(here, tokens.gather(1, slots.clamp(min=0)), -1)
         residual = allocate(scales, target, drafted, children).residual
         recovered = torch.where((total(residual) > 0)[:, None], residual, target)
-        weights = torch.where((arities == arity)[:, None], recovered, weights)
+        weights = torch.where(here, recovered, weights)
     return weights

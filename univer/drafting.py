@@ -71,9 +71,9 @@ def check_arity(topology: Topology, most: int | None, whose: str) -> None:
 
 
 def check_tokens(topology: Topology, tokens: Tensor, vocab: int, *, twins: bool = False) -> None:
-    """Check a draft tree's ids [B, N]: in range, absent only at the end; siblings distinct.
+    """Check a draft tree's ids [B, N]: in range, absent only at the end.
 
-    `twins` allows the same token twice among siblings.
+    Siblings must be distinct, unless `twins` are allowed.
     """
     bad = (tokens < -1) | (tokens >= vocab)
     if bad.any():
@@ -147,9 +147,8 @@ def draft_children(
     Args:
         drafting: a name in DRAFTING.
         draft_probs: each node's draft law, [n, V].
-        arity: number m of child slots.
-        uniforms: float64 in [0, 1), [n, m]; column j draws slot j, where it is
-            drawn at all.
+        arity: number m of child slots, no more than the law's max_arity (`spechub_pairs`: 2).
+        uniforms: float64 in [0, 1), [n, m]; column j draws slot j, where it is drawn at all.
         scores: logits [n, V] that replace probabilities for ranking, for the limit T -> 0 only:
             a slot for which no draft mass is left takes the best score left.
 

@@ -144,7 +144,7 @@ def test_exit_2_for_a_verifier_that_never_answers(
     ("arguments", "says"),
     [
         (("mine:Nothing",), "error: verifier: cannot load 'mine:Nothing'"),
-        (("mine:Chains", "--topology", "2x2"), "this verifier declares chains_only; give a chain"),
+        (("mine:Chains", "--topology", "2x2"), "at most 1 a node; give one such as chain:4"),
     ],
 )
 def test_exit_2_and_one_sentence_for_bad_input(

@@ -122,7 +122,7 @@ def test_every_draft_law_has_forks_below_forks_that_can_be_listed(drafting: str)
 def test_users_own_tree_may_not_be_wider_than_the_verifier_takes() -> None:
     assert [own.topology.name for own in users_own("2x3", None, max_arity=2)] == ["2x3"] * 2
     says = "'eagle' has nodes with 4 children, but this verifier takes at most 2 a node"
-    with pytest.raises(InputError, match=f"{says}; give a tree such as 2x3"):
+    with pytest.raises(InputError, match=f"{says}; give one such as 2x3"):
         users_own("eagle", None, max_arity=2)
 
 

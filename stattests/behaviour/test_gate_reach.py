@@ -269,7 +269,7 @@ def test_a_claimed_length_holds_across_draft_laws() -> None:
 def test_users_own_problems_of_chains_are_chains() -> None:
     for own in users_own(None, 50, max_arity=1):
         assert (own.topology, own.vocab) == (Topology.parse("chain:3"), 50)
-    with pytest.raises(InputError, match="declares chains_only; give a chain such as chain:4"):
+    with pytest.raises(InputError, match="at most 1 a node; give one such as chain:4"):
         users_own("2x2", None, max_arity=1)
     with pytest.raises(InputError, match="topology: 'none' has no drafts to verify"):
         users_own("none", None)

@@ -18,9 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.drafting import children_law
+from stattests.cases import problem
 from stattests.crosscheck.both import FLOAT64_TOLERANCE
+from stattests.exact import drafted_trees, exact_law, node_hashes, tree_rows
 from stattests.strategies import Weights, fractions, law_pairs, scales
-from univer import DRAFTING, InputError, Verifier
+from stattests.streams import torch_generator
+from univer import DRAFTING, DraftTree, InputError, Topology, Verifier, stop_law, verify
 from univer.allocation import ALLOCATION
 
 PAIRS = [(rule, drafting) for rule in sorted(ALLOCATION) for drafting in sorted(DRAFTING)]
@@ -84,3 +87,52 @@ def test_pair_that_is_left_out_is_lossy_and_refused(rule: str, drafting: str) ->
     assert np.abs(np.array(means) - np.array(targets).astype(np.float64)).max() > 0.01
     with pytest.raises(InputError, match=f"allocation: '{rule}' is not lossless"):
         Verifier(drafting, rule, "local")
+
+
+@pytest.mark.parametrize("drafting", sorted(DRAFTING))
+@pytest.mark.parametrize("topology", ["2x1", "chain:2", "[[0],[1],[0,0]]"])
+@pytest.mark.parametrize("composition", ["local", "conditional"])
+def test_the_best_rule_is_lossless_and_decides_by_its_law(
+    drafting: str, topology: str, composition: str
+) -> None:
+    verifier, toy = Verifier(drafting, "optimal", composition), problem("near", topology, 4)
+    law = exact_law(toy, drafting, partial(stop_law, verifier))
+    assert law.joint_tv() <= FLOAT64_TOLERANCE
+    tokens, _ = drafted_trees(toy, drafting)
+    tree = DraftTree(toy.topology, tokens)
+    rows = tree_rows(toy, node_hashes(toy.topology, tokens))
+    given = stop_law(verifier, tree, *rows)
+    generator = torch_generator(f"{drafting}/{topology}/{composition}")
+    for _ in range(8):
+        out = verify(verifier, tree, *rows, generator=generator)
+        stop = out.accepted_nodes.amax(1).clamp(min=0)
+        assert (given.stop_probs.gather(1, stop[:, None]) > 0).all()
+        laws = given.next_token_probs()[torch.arange(len(stop)), stop]
+        assert (laws.gather(1, out.next_token[:, None]) > 0).all()
+
+
+def test_the_best_rule_refuses_what_is_never_drawn_and_what_is_no_toy() -> None:
+    tree = DraftTree(Topology.parse("2x1"), torch.tensor([[0, 1, 2]]))
+    law = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64).expand(1, 3, 3)
+    verifier = Verifier("with_replacement", "optimal", "conditional")
+    with pytest.raises(InputError, match=r"children \[1, 2\] are never drawn"):
+        stop_law(verifier, tree, law, law[:, :1])
+    wide = torch.full((1, 3, 5000), 1 / 5000, dtype=torch.float64)
+    with pytest.raises(InputError, match="'optimal' is for toys; 2 children of 5000 tokens"):
+        stop_law(verifier, tree, wide, wide[:, :1])
+
+
+def test_the_hub_is_the_one_that_was_drawn_from() -> None:
+    """Neighbouring numbers become equal when they are divided by their sum, just below 1."""
+    draft = torch.tensor([[0.24999959026476065, 0.24999959026476068, *[0.16666693982349287] * 2,
+                           0.16660693982349287]], dtype=torch.float64)  # fmt: skip
+    target = torch.tensor([0.5, 0.1, 0.1, 0.2, 0.1], dtype=torch.float64)
+    assert (draft / draft.sum())[0, 0] == (draft / draft.sum())[0, 1]
+    mean = torch.zeros(5, dtype=torch.float64)
+    for children, chance in DRAFTING["spechub_pairs"].outcomes(draft[0].numpy(), 2):
+        one = torch.ones(1, dtype=torch.float64)
+        found = ALLOCATION["spechub"].allocate(one, target[None], draft, torch.tensor([children]))
+        mean += chance * found.residual[0].index_add(
+            0, torch.tensor(children), found.child_acceptance[0]
+        )
+    torch.testing.assert_close(mean / mean.sum(), target, atol=1e-9, rtol=0)

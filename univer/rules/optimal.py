@@ -21,7 +21,7 @@ from torch import Tensor
 from univer.errors import InputError
 from univer.rules import Allocated, share_out
 
-MOST_OUTCOMES = 4096  # about a second a layer
+MOST_OUTCOMES = 4096  # sequences of children: about a second a layer
 
 Outcomes = Callable[[NDArray[np.float64], int], list[tuple[list[int], float]]]
 Plan = tuple[dict[tuple[int, ...], NDArray[np.float64]], NDArray[np.float64]]
@@ -31,12 +31,12 @@ Plan = tuple[dict[tuple[int, ...], NDArray[np.float64]], NDArray[np.float64]]
 def _plan(outcomes: Outcomes, scaled: bytes, draft: bytes, arity: int) -> Plan:
     """Each outcome's children with their acceptances [m], and the surplus [V]."""
     wanted, law = np.frombuffer(scaled), np.frombuffer(draft)
-    listed = outcomes(law, arity)
-    if len(listed) > MOST_OUTCOMES:
+    if len(law) ** arity > MOST_OUTCOMES:
         raise InputError(
-            f"allocation: 'optimal' is for toys; {arity} children of {len(law)} tokens can be drawn"
-            f" in {len(listed)} ways, expected at most {MOST_OUTCOMES}."
+            f"allocation: 'optimal' is for toys; {arity} children of {len(law)} tokens make"
+            f" {len(law) ** arity} sequences, expected at most {MOST_OUTCOMES}."
         )
+    listed = outcomes(law, arity)
     chances = np.array([chance for _, chance in listed])
     pairs = [(row, t) for row, (drawn, _) in enumerate(listed) for t in sorted({*drawn} - {-1})]
     row, token = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -70,7 +70,8 @@ def optimal(
     """Children drawn by the draft law that has these outcomes.
 
     Raises:
-        InputError: the draft law has too many outcomes.
+        InputError: the draft law has too many outcomes, or never draws these children (as at
+            temperature 0, where logits rank tokens that have no draft mass).
     """
     scaled = (scale[:, None] * target).cpu().numpy()
     laws, drawn = draft.cpu().numpy(), children.tolist()
@@ -79,6 +80,11 @@ def optimal(
         if tokens[0] >= 0:  # else the node is absent, or has no child at all
             law = laws[n] / laws[n].sum()
             plan, surplus[n] = _plan(outcomes, scaled[n].tobytes(), law.tobytes(), len(tokens))
+            if tuple(tokens) not in plan:
+                raise InputError(
+                    f"tree.tokens: children {tokens} are never drawn from their draft law; the"
+                    " allocation 'optimal' needs children that are."
+                )
             accepted[n] = plan[tuple(tokens)]
         else:
             surplus[n] = scaled[n]

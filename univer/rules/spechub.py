@@ -27,8 +27,9 @@ def spechub(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> A
         return single_draft(scale, target, draft, children)
     scaled, q = scale[:, None] * target, normalise(draft)
     first, second = children[:, :1], children[:, 1:]
-    # The hub has more draft mass than any other token, ties to the lower id (SPEC 3).
-    gap = at(q, first) - at(q, second)
+    # The hub has more draft mass than any other token, ties to the lower id (SPEC 3): by the very
+    # numbers that children were drawn from, which dividing could make equal.
+    gap = at(draft, first) - at(draft, second)
     hub_first = (second < 0) | (gap > 0) | ((gap == 0) & (first < second))
     hub, x = (torch.where(hub_first, *pair) for pair in ((first, second), (second, first)))
     rest, wanted = without(q, hub), without(scaled, hub)
