@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from reference.laws import Law, Number, one, positive_part, ratio
+from reference.laws import Law, Number, one, positive_part, ratio, share_out
 
 DRAFTING = "with_replacement"
 HALVINGS = 54
@@ -73,7 +73,4 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
         accepted = ratio(p[x], rho * q[x])
         masses.append(reached * accepted)
         reached = reached * (1 - accepted)
-    residual = positive_part(p - overlap * times)
-    failed = residual.sum() + (1 - s)  # the mean of `reached`: (1 - beta)^k
-    share = reached / failed if failed > 0 else reached * 0
-    return masses, residual * share, (1 - s) * share
+    return masses, *share_out(reached, positive_part(p - overlap * times), s)

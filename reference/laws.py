@@ -72,6 +72,16 @@ def ratio(numerator: Number, denominator: Number) -> Number:
     return (numerator * 0 + 1) if numerator >= denominator else numerator / denominator
 
 
+def share_out(reached: Number, surplus: Law, s: Number) -> tuple[Law, Number]:
+    """What is reached when all children failed, as residual and rejection mass.
+
+    In proportion to the surplus, the part of s p that no draws are turned into, and to 1 - s.
+    """
+    failed = surplus.sum() + (1 - s)
+    share = reached / failed if failed > 0 else reached * 0
+    return surplus * share, (1 - s) * share
+
+
 def inverse_cdf(weights: Law, uniform: Number) -> int:
     """The first id whose cumulative weight exceeds uniform x total; -1 if nothing has weight.
 

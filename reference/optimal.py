@@ -14,7 +14,7 @@ from functools import lru_cache
 from numpy.typing import ArrayLike
 
 from reference.drafting import children_law
-from reference.laws import Law, Number, as_laws
+from reference.laws import Law, Number, as_laws, share_out
 
 Node = tuple[str, int]
 Rooms = dict[Node, dict[Node, Number]]
@@ -44,9 +44,7 @@ def layer(
     residual = s * p
     residual[:] = left  # a set of drafts that fails has none of it among its own tokens
     masses = [plan[tuple(tokens)][x] * (x not in tokens[:j]) for j, x in enumerate(tokens)]
-    failed = residual.sum() + (1 - s)
-    share = (1 - sum(masses)) / failed if failed > 0 else s * 0
-    return masses, residual * share, (1 - s) * share
+    return masses, *share_out(1 - sum(masses), residual, s)
 
 
 @lru_cache(maxsize=4096)

@@ -26,7 +26,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from reference.decision import Laws, Topology, TopologyLike, Visit
 from reference.drafting import children_law
 from reference.enumeration import NextLaw, Prefix
 from reference.laws import Number, normalise, one, positive_part, ratio, without
-from reference.toys import CONCENTRATIONS, toy_laws
+from reference.toys import CONCENTRATIONS, toy_laws, write_or_show
 from reference.univer import layer
 
 DRAFTING = "top_residual"
@@ -216,11 +215,7 @@ def toys() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Write the lengths to the file that is named, or to the screen."""
-    text = json.dumps(toys(), indent=1) + "\n"
-    if arguments:
-        Path(arguments[0]).write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
+    write_or_show(json.dumps(toys(), indent=1) + "\n", arguments)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference.laws import Law, Number, positive_part, ratio, without
+from reference.laws import Law, Number, positive_part, ratio, share_out, without
 
 DRAFTING = "spechub_pairs"
 
@@ -28,7 +28,7 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
     p, hub = s * p, min(range(len(q)), key=lambda token: (-q[token], token))
     if len(tokens) == 1:
         at_x, residual = ratio(p[tokens[0]], q[tokens[0]]), positive_part(p - q)
-        return _shared([at_x], residual, s)
+        return [at_x], *share_out(1 - at_x, residual, s)
     pair_first = without(q, hub)  # Q(x, a)
     pair_turned = pair_first * (q[hub] / pair_first.sum())  # Q(a, x)
     stage_1 = _least(without(p, hub), pair_first)
@@ -42,14 +42,7 @@ def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number
     else:  # (x, a)
         at_x = ratio(stage_1[tokens[0]], pair_first[tokens[0]])
         masses = [at_x, (1 - at_x) * ratio(stage_4, open_first)]
-    return _shared(masses, without(p, hub) - stage_1 - stage_2, s)
-
-
-def _shared(masses: list[Number], residual: Law, s: Number) -> tuple[list[Number], Law, Number]:
-    """The masses, and the rest of the pair in proportion to what is left of target and scale."""
-    failed = residual.sum() + (1 - s)
-    share = (1 - sum(masses)) / failed if failed > 0 else s * 0
-    return masses, residual * share, (1 - s) * share
+    return masses, *share_out(1 - sum(masses), without(p, hub) - stage_1 - stage_2, s)
 
 
 def _least(some: Law, others: Law) -> Law:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reference import VERIFIERS, optimal
@@ -25,7 +24,7 @@ from reference.decision import Verifier
 from reference.enumeration import NextLaw, drafted_trees, tree_laws
 from reference.laws import Law, Number
 from reference.optimum import tree_optimum
-from reference.toys import SEED, SHAPES, kind_of, toy
+from reference.toys import SEED, SHAPES, kind_of, toy, write_or_show
 
 TOYS = 32  # a tree
 MAX_ARITY = {
@@ -127,10 +126,7 @@ def written(content: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> None:
     """Write the optima to the file that is named, or to the screen."""
     text = written(optima(partial(print, file=sys.stderr, flush=True)))
-    if arguments:
-        Path(arguments[0]).write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
+    write_or_show(text, arguments)
 
 
 if __name__ == "__main__":

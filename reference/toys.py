@@ -14,9 +14,11 @@ the others it is half of it. The trees, by name:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -99,3 +101,11 @@ def toy(name: str, number: int) -> tuple[NextLaw, NextLaw]:
     if kind_of(number) == "unrelated":
         return target, own
     return target, lambda prefix: (target(prefix) + own(prefix)) / 2
+
+
+def write_or_show(text: str, arguments: list[str]) -> None:
+    """Write the text to the file that a command's first argument names, or to the screen."""
+    if arguments:
+        Path(arguments[0]).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)

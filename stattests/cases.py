@@ -188,16 +188,6 @@ def problems(rows: tuple[Row, ...]) -> list[Problem]:
     return [problem(*row) for row in rows]
 
 
-def widest(topology: Topology) -> int:
-    """Most children of a node."""
-    return max((layer.arity for layer in topology.layers), default=0)
-
-
-def is_chain(topology: Topology) -> bool:
-    """Whether no node has two children."""
-    return widest(topology) <= 1
-
-
 def users_own(
     topology: str | None, vocab: int | None, *, max_arity: int | None = None
 ) -> list[Problem]:
@@ -211,7 +201,7 @@ def users_own(
     shape = Topology.parse(topology or cases_for(max_arity).default)
     if not shape.internal:
         raise InputError(f"topology: {topology!r} has no drafts to verify; give a tree or a chain.")
-    arity = widest(shape)
+    arity = shape.max_arity
     if max_arity is not None and arity > max_arity:
         fits = "chain:4" if max_arity == 1 else f"{max_arity}x3"
         raise InputError(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stattests import budget
-from stattests.cases import cases_for, problem, widest
+from stattests.cases import cases_for, problem
 from stattests.engine import cycles
 from stattests.exact import Prefix
 from stattests.faults import FAULTS
@@ -76,7 +76,7 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
     counts = {
         at: count_outputs(subject, toy, seed)
         for at, toy in enumerate(toys)
-        if subject.max_arity is None or widest(toy.topology) <= subject.max_arity
+        if subject.max_arity is None or toy.topology.max_arity <= subject.max_arity
     }
     rows = {f.name: f for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
     whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]

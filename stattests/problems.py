@@ -305,7 +305,7 @@ def make_problem(
     if family not in FAMILIES:
         raise InputError(f"family: {family!r} is unknown; choose one of {', '.join(FAMILIES)}.")
     shape = Topology.parse(topology)
-    arity = max((layer.arity for layer in shape.layers), default=1)
+    arity = max(shape.max_arity, 1)
     if vocab < max(4, arity + 2):
         raise InputError(
             f"vocab: {vocab} is too small for {shape}; expected at least {max(4, arity + 2)} tokens"
@@ -316,7 +316,6 @@ def make_problem(
 
 
 def _pool(name: str, family: str, shape: Topology, vocab: int, root: int = 0) -> tuple[Laws, Laws]:
-    arity = max((layer.arity for layer in shape.layers), default=1)
     rng = numpy_generator(f"problem/{name}", root=root)
     size = WIDE_POOL_SIZE if family in WIDE_FAMILIES else POOL_SIZE
-    return FAMILIES[family](rng, size, vocab, max(arity, 2))
+    return FAMILIES[family](rng, size, vocab, max(shape.max_arity, 2))

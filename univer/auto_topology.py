@@ -111,14 +111,11 @@ def parse_topology(spec: ShapeSpec, max_arity: int | None = None) -> Shape:
     if isinstance(spec, Auto | Dynamic):
         return spec
     if isinstance(spec, str) and spec.strip().lower() == AUTO:
-        return Auto([c for c in CANDIDATES if max_arity is None or _arity(c) <= max_arity])
+        shapes = map(Topology.parse, CANDIDATES)
+        return Auto([x for x in shapes if max_arity is None or x.max_arity <= max_arity])
     if isinstance(spec, str) and spec.strip().lower().startswith(DYNAMIC):
         return Dynamic.parse(spec)
     return Topology.parse(spec)
-
-
-def _arity(spec: TopologySpec) -> int:
-    return max((layer.arity for layer in Topology.parse(spec).layers), default=0)
 
 
 def cycles_on(

@@ -62,11 +62,10 @@ class DraftTree:
 
 def check_arity(topology: Topology, most: int | None, whose: str) -> None:
     """Check that no node has more children than a draft law or a rule takes."""
-    widest = max(topology.internal, key=lambda v: len(topology.children(v)), default=0)
-    if most is not None and len(topology.children(widest)) > most:
+    if most is not None and (widest := topology.max_arity) > most:
+        node = next(v for v in topology.internal if len(topology.children(v)) == widest)
         raise InputError(
-            f"topology: node {widest} has {len(topology.children(widest))} children; {whose} takes"
-            f" at most {most} a node."
+            f"topology: node {node} has {widest} children; {whose} takes at most {most} a node."
         )
 
 

@@ -180,6 +180,11 @@ class Topology:
         return self.depths[-1]
 
     @cached_property
+    def max_arity(self) -> int:
+        """Most children of a node; 0 for the empty tree."""
+        return max(map(len, self._children))
+
+    @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Node ids by depth."""
         levels: list[list[int]] = [[] for _ in range(self.depth + 1)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stattests import budget, every, layers, purity, rao_blackwell
-from stattests.cases import CHAINS, TREES, cases_for, narrowed, problem, problems, users_own, widest
+from stattests.cases import CHAINS, TREES, cases_for, narrowed, problem, problems, users_own
 from stattests.diagnosis import best_matches
 from stattests.exact import MAX_TREES, count_trees
 from stattests.faults import FAULTS
@@ -64,7 +64,7 @@ def test_a_row_takes_the_trees_that_its_rule_and_draft_law_take(name: str) -> No
     assert subject.max_arity == row.max_arity
     for rows in (cases_for(row.max_arity).sampled, cases_for(row.max_arity).wide):
         for case in rows:
-            arity = widest(problem(*case).topology)
+            arity = problem(*case).topology.max_arity
             assert row.max_arity is None or arity <= row.max_arity
 
 
@@ -96,7 +96,7 @@ def test_narrower_cases_still_have_all_that_is_hard(max_arity: int) -> None:
         names = [model.name for model in problems(rows)]
         assert len(set(names)) == len(names)
     models = problems(cases.sampled)
-    assert max(widest(model.topology) for model in models) == max_arity
+    assert max(model.topology.max_arity for model in models) == max_arity
     families = {model.family for model in models}
     assert families == {family for family, _, _ in TREES.sampled}
     shapes = [model.topology for model in models]

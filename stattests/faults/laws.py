@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from stattests.budget import PROBE_TOLERANCE
-from stattests.cases import problem, widest
+from stattests.cases import problem
 from stattests.exact import ExactLaw, Prefix
 from stattests.exact import exact_law as enumerated_law
 from stattests.faults.catalogue import FAULTS
@@ -85,7 +85,7 @@ def variants(fault: Fault) -> Iterator[Fault]:
 
 def _fits(verifier: Verifier, toy: Problem) -> bool:
     most = verifier.max_arity
-    return most is None or widest(toy.topology) <= most
+    return most is None or toy.topology.max_arity <= most
 
 
 def compute(toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, Known]:

@@ -241,7 +241,12 @@ CHECKS: dict[str, tuple[Callable[[ModuleType], None], str, tuple[Fault, ...]]] =
         "reference.optimal",
         (
             Fault("twins-twice", optimal, "[x] * (x not in tokens[:j])", "[x]"),
-            Fault("scale-forgotten", optimal, "(1 - s) * share", "s * 0"),
+            Fault(
+                "scale-forgotten",
+                optimal,
+                "sum(masses), residual, s)",
+                "sum(masses), residual, s * 0 + 1)",
+            ),
         ),
     ),
     "torch-optimal": (
