@@ -1,6 +1,7 @@
 """Block Verification (Sun et al. 2025): a chain is kept up to the longest prefix that passes.
 
-Every draft law that draws takes the only child of a node from q.
+Every draft law that draws takes the only child of a node from q. A chain ends with the last token
+that was drafted.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -26,7 +27,8 @@ DRAFTING = "without_replacement"
 
 
 def _visits(laws: Laws) -> Iterator[Visit]:
-    last, keep = laws.tree.topology.num_nodes - 1, [laws.one]
+    drafted = [token for token in laws.tree.tokens[1:] if token >= 0]
+    last, keep = len(drafted), [laws.one]
     for i in range(1, last + 1):
         x, p, q = laws.token(i), laws.target(i - 1), laws.draft(i - 1)
         keep.append(ratio(keep[i - 1] * p[x], q[x]))

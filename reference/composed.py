@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike
 
 from reference import decision
 from reference.decision import Attempts, Laws, StopLaw, TreeLike, VerifyOutput, Visit
-from reference.laws import Law, Number, ratio
+from reference.drafting import WHOLE
+from reference.laws import Law, Number, ratio, without
 
 Layer = Callable[[Number, Law, Law, Sequence[int]], tuple[list[Number], Law, Number]]
 Place = tuple[int, ...]  # a node, then those of its twins that are merged into it
@@ -39,12 +40,18 @@ class Composed:
         self, laws: Laws, place: Place, scale: Number
     ) -> tuple[list[tuple[Place, Number]], Law, Number]:
         """Places below with their chances after the earlier ones; next token; fallback."""
-        p, internal = laws.target(place[0]), laws.tree.topology.internal
-        if not any(node in internal for node in place):
+        p, tree = laws.target(place[0]), laws.tree
+        children = [u for node in place for u in decision.present_children(tree, node)]
+        if not children:
             return [], p, scale
-        draft = next(laws.draft(node) for node in place if node in internal)
-        children = [u for node in place for u in decision.present_children(laws.tree, node)]
+        draft = next(laws.draft(v) for v in place if decision.present_children(tree, v))
         tokens = [laws.token(u) for u in children]
+        slots = sum(len(tree.topology.children(node)) for node in place)
+        if self.DRAFTING in WHOLE and len(tokens) < slots and without(draft, *tokens).any():
+            raise ValueError(
+                f"tree.tokens: node {place[0]} has only the children {tokens} of {slots};"
+                f" {self.DRAFTING!r} draws all of a node's children, or the drafter none."
+            )
         masses, residual, rejected = self.layer(scale, p, draft, tokens)
         groups: dict[int, list[int]] = {}
         for j, x in enumerate(tokens):

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from reference.laws import Law, Number, as_laws, inverse_cdf, normalise, one, without
 
 DRAFTING = ("top_residual", "without_replacement", "with_replacement", "top", "spechub_pairs")
+WHOLE = ("spechub_pairs",)  # draw all of a node's children together: some of them have another law
 
 
 def _next(drafting: str, law: Law, arity: int, children: list[int]) -> tuple[Law, int]:

@@ -1,6 +1,7 @@
 """The rule of a single draft (Leviathan et al. 2023; Chen et al. 2023), on a chain, token by token.
 
-Every draft law that draws takes the only child of a node from q.
+Every draft law that draws takes the only child of a node from q. Where nothing was drafted the next
+token is the target's.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -21,10 +22,10 @@ DRAFTING = "without_replacement"
 
 def _attempts(laws: Laws) -> Attempts:
     def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:
-        p = laws.target(node)
-        if node not in laws.tree.topology.internal:
+        p, children = laws.target(node), decision.present_children(laws.tree, node)
+        if not children:
             return [], p
-        q, (child,) = laws.draft(node), decision.present_children(laws.tree, node)
+        q, (child,) = laws.draft(node), children
         x, residual = laws.token(child), positive_part(p - q)
         return [(child, ratio(p[x], q[x]))], residual if residual.sum() > 0 else p
 

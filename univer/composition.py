@@ -10,6 +10,8 @@
 - `conditional` (post-order): a child's prefix acceptance is the scale of its own layer; nodes are
   tried in post-order, a leaf with its prefix acceptance, an internal node with its fallback.
 
+Where a node's slots are all empty nothing was drafted and no rule is asked: it is a leaf.
+
 In both, the number that slot v of the uniforms is compared with is `acceptance[v]`.
 
 Letters: B trees, N nodes, n nodes of a layer, m arity, V vocabulary, D depth.
@@ -36,6 +38,13 @@ def present_nodes(tokens: Tensor) -> Tensor:
     present = tokens >= 0
     present[:, 0] = True
     return present
+
+
+def drafted_nodes(topology: Topology, tokens: Tensor) -> Tensor:
+    """Below which internal nodes something was drafted, [B, I]: whose draft laws mean something."""
+    table = indices(topology, tokens.device)
+    below = torch.zeros_like(tokens).index_add_(1, table.parents[1:], (tokens[:, 1:] >= 0).long())
+    return columns(below > 0, table.internal)
 
 
 @dataclass(frozen=True)
@@ -95,17 +104,17 @@ def judge(
     batch = tokens.shape[0]
     scale = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
     acceptance = torch.ones_like(scale)
-    present = present_nodes(tokens)
     for layer in indices(topology, tokens.device, widest).layers:
         nodes, slots = layer.nodes, layer.slots
         children = columns(tokens, slots)
         masses = allocate_layer(layer, tokens, scale, allocate, target(nodes), draft)
         shape = (batch, len(nodes.ids))
-        # Rows of absent nodes mean nothing and may even be NaN: select, never multiply by 0.
+        # Rows that nothing was drawn from mean nothing, may even be NaN: select, never multiply.
         accepted = torch.where(children >= 0, masses.child_acceptance.view(children.shape), 0.0)
+        drafted, whole = (children >= 0).any(-1), columns(scale, nodes)
         residual_mass = total(masses.residual).view(shape)
-        residual_mass = torch.where(columns(present, nodes), residual_mass, 0.0)
-        beyond = residual_mass + masses.rejection_mass.view(shape)
+        residual_mass = torch.where(drafted, residual_mass, whole)
+        beyond = residual_mass + torch.where(drafted, masses.rejection_mass.view(shape), 1 - whole)
         # Ratios of what is left, summed from the last term on: 1 - (sum of the earlier ones) would
         # come out as 1e-16 where it is 0, and a uniform of 0 would then enter a forbidden place.
         left = torch.cat([accepted, beyond[..., None]], -1).flip(-1).cumsum(-1).flip(-1)
@@ -207,18 +216,18 @@ def next_token_weights(
         draft: row numbers of draft_probs, one a tree [B] -> laws [B, V].
 
     Returns:
-        The target's law at a leaf, the residual at an internal node (and the target's law should
-        rounding have left no residual).
+        The target's law at a leaf, the residual where something was drafted (and the target's law
+        should rounding have left no residual).
     """
     table = indices(topology, stop.device)
     weights, arities = target, table.arities.index_select(0, stop)
-    drafted = draft(table.draft_rows.index_select(0, stop)) if table.layers else target
+    laws = draft(table.draft_rows.index_select(0, stop)) if table.layers else target
     scales = scale.gather(1, stop[:, None])[:, 0]
     for arity in sorted({layer.arity for layer in topology.layers}):  # a rule takes one at once
         here = (arities == arity)[:, None]
         slots = table.slots.index_select(0, stop)[:, -arity:]
         children = torch.where(here, tokens.gather(1, slots.clamp(min=0)), -1)
-        residual = allocate(scales, target, drafted, children).residual
+        residual = allocate(scales, target, laws, children).residual
         recovered = torch.where((total(residual) > 0)[:, None], residual, target)
-        weights = torch.where(here, recovered, weights)
+        weights = torch.where((children >= 0).any(-1, keepdim=True), recovered, weights)
     return weights

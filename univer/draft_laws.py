@@ -8,7 +8,9 @@
 | `top` (EAGLE-2) | the m most probable tokens; nothing is drawn |
 | `spechub_pairs` (SpecHub) | one drawn, then the most probable; if that is it, one of the rest |
 
-The most probable come in falling order, ties by the lower id. A law is `draw`, for rows of
+The most probable come in falling order, ties by the lower id. A drafter may stop early: at nodes
+and slots that do not depend on the tokens it leaves out, the rest of a node's children is absent
+(all of them, where a law draws them together). A law is `draw`, for rows of
 vocabulary at once, and `outcomes`, which lists what can be drawn from one law; an absent child is
 -1, and only absent ones follow it.
 
@@ -135,6 +137,7 @@ class Drafting:
     draw: (probs [n, V], uniforms [n, m], scores [n, V] | None) -> tokens [n, m].
     outcomes: (law [V], m) -> all [(children [m], probability)].
     twins: whether a node may have the same token twice among its children.
+    whole: whether children are drawn together: without the last ones, those left have another law.
     max_arity: most children of a node; None for any number.
     """
 
@@ -142,6 +145,7 @@ class Drafting:
     draw: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     outcomes: Callable[[Law, int], Listed]
     twins: bool = False
+    whole: bool = False
     max_arity: int | None = None
 
 
@@ -156,6 +160,6 @@ DRAFTING = {
         Drafting("without_replacement", _without_replacement, partial(_one_by_one, fixed=0)),
         Drafting("with_replacement", _with_replacement, _independent, twins=True),
         Drafting("top", _top, lambda law, arity: _one_by_one(law, arity, arity)),
-        Drafting("spechub_pairs", _spechub_pairs, _pairs, max_arity=2),
+        Drafting("spechub_pairs", _spechub_pairs, _pairs, whole=True, max_arity=2),
     )
 }

@@ -18,18 +18,15 @@ from univer import fused, one_tree
 from univer.drafting import DraftTree
 from univer.filters import Filters
 from univer.sampling import take_uniforms
-from univer.verifiers import (
+from univer.tree_rows import (
     Laws,
-    Verifier,
-    VerifyOutput,
     check_inner_logits,
     check_shapes,
     check_stop_logits,
-    decide_by_level,
-    emit,
+    check_whole,
     renormalise,
-    resolve,
 )
+from univer.verifiers import Verifier, VerifyOutput, decide_by_level, emit, resolve
 
 LARGE = 4096  # tokens of a vocabulary whose rows are worth being read one by one
 
@@ -66,6 +63,7 @@ def by_level(
         return probs if probs.dtype == torch.float64 else renormalise(probs)
 
     target, draft = (Laws(logits, law) for logits in (target_logits, draft_logits))
+    check_whole(verifier, tree, draft)
     stop, next_token = decide_by_level(verifier, tree, target, draft, uniforms)
     check_stop_logits(target_logits, stop)
     return stop, next_token

@@ -39,7 +39,8 @@ from univer.errors import (
 from univer.indices import Indices, indices
 from univer.sampling import take_uniforms
 from univer.topology import Topology
-from univer.verifiers import Verifier, VerifyOutput, check_inner_logits, check_stop_logits
+from univer.tree_rows import check_inner_logits, check_stop_logits
+from univer.verifiers import Verifier, VerifyOutput
 
 MOST_TREES = 65_535  # programs along a grid's later axes
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 asks for float64 answers

@@ -132,9 +132,11 @@ def combine_rows(
     q_peak, q_sum = _whole_row(here + 2 * K, K, k, BLOCKS)
     i = tl.arange(0, BLOCKS)
     top = tl.max(tl.load(here + 4 * K + i, mask=i < K, other=-INFINITY), 0)
-    tl.store(flag, 1, mask=(tl.abs(p_peak) == INFINITY) | (tl.abs(top) == INFINITY))
+    drafted = tl.max(child, 0) >= 0  # else the draft's row means nothing
+    tl.store(flag, 1, mask=(tl.abs(p_peak) == INFINITY) | (drafted & (tl.abs(top) == INFINITY)))
     # What is left is close to the end of float32, where the drawn law is not this one any more.
-    tl.store(flag, 1, mask=(q_peak > -INFINITY) & ((top - q_peak) * k > PEAKED))
+    peaked = (q_peak > -INFINITY) & ((top - q_peak) * k > PEAKED)
+    tl.store(flag, 1, mask=drafted & peaked)
     out = rows + (tree * I + row) * 4
     tl.store(out + TARGET_SHIFT, _shift(p_peak).to(tl.float64))
     tl.store(out + TARGET_SUM, p_sum)

@@ -195,8 +195,11 @@ class _Visit:
     def open(self, node: int, scale: float) -> Opened:
         """The thresholds of an internal node."""
         children = [self._tokens[u] for u in self._topology.children(node)]
-        row = self._topology.draft_rows[node]
-        opened = self._rule(self._laws, node, row, scale, children)
+        if max(children) < 0:  # nothing was drafted: a leaf
+            opened = Opened([0.0] * len(children), scale, 0.0)
+        else:
+            row = self._topology.draft_rows[node]
+            opened = self._rule(self._laws, node, row, scale, children)
         self._scales[node] = scale
         self._last, self._residual = node, opened.residual
         return opened

@@ -31,25 +31,20 @@ from univer.composition import (
     COMPOSITION,
     Judged,
     allocate_layer,
+    drafted_nodes,
     judge,
     next_token_weights,
     present_nodes,
 )
 from univer.draft_laws import DRAFTING
-from univer.drafting import DraftTree, check_arity, check_tokens
-from univer.errors import (
-    InputError,
-    check_choice,
-    check_logit_rows,
-    check_prob_rows,
-    check_rows_shape,
-    node_in_tree,
-)
-from univer.indices import Columns, columns, indices, set_columns
+from univer.drafting import DraftTree
+from univer.errors import InputError, check_choice, check_prob_rows, node_in_tree
+from univer.indices import columns, indices
 from univer.rows import total
 from univer.rules import Rule
 from univer.sampling import inverse_cdf, take_uniforms
 from univer.topology import Topology
+from univer.tree_rows import Laws, check_shapes, check_whole, renormalise
 
 
 @dataclass(frozen=True)
@@ -157,90 +152,22 @@ def resolve(verifier: str | Verifier) -> Verifier:
     return VERIFIERS[verifier]
 
 
-def renormalise(probs: Tensor) -> Tensor:
-    """The laws [..., V] in float64: float32 rows sum to 1 only within their rounding."""
-    probs = probs.double().contiguous()
-    return probs / total(probs)[..., None]
-
-
-def check_shapes(
-    verifier: Verifier, tree: DraftTree, target: Tensor, draft: Tensor, kind: str
-) -> None:
-    """Check a tree, its tokens and the shapes of its rows, `kind` "probs" or "logits"."""
-    if not isinstance(tree, DraftTree):
-        raise InputError(f"tree: expected a DraftTree, got {type(tree).__name__}.")
-    topology, tokens = tree.topology, tree.tokens
-    batch, device = tokens.shape[0], tokens.device
-    vocab = check_rows_shape(f"target_{kind}", target, batch, topology.num_nodes, None, device)
-    if topology.internal:
-        check_rows_shape(f"draft_{kind}", draft, batch, len(topology.internal), vocab, device)
-    rule = f"{verifier.allocation!r} on trees drafted by {verifier.drafting!r}"
-    check_arity(topology, verifier.max_arity, rule)
-    check_tokens(topology, tokens, vocab, twins=DRAFTING[verifier.drafting].twins)
-
-
-def check_inner_logits(tree: DraftTree, target_logits: Tensor, draft_logits: Tensor) -> None:
-    """Check the rows of the internal nodes that are present, without a copy of them."""
-    topology = tree.topology
-    if not topology.internal:
-        return
-    inner, present = indices(topology, tree.tokens.device).internal, present_nodes(tree.tokens)
-    read = torch.zeros_like(present)
-    set_columns(read, inner, columns(present, inner))
-    check_logit_rows("target_logits", target_logits, read, node_in_tree(range(topology.num_nodes)))
-    place = node_in_tree(topology.internal)
-    check_logit_rows("draft_logits", draft_logits, columns(present, inner), place)
-
-
-def check_stop_logits(target_logits: Tensor, stop: Tensor) -> None:
-    """Check the rows of the nodes [B] that cycles stop at, one a tree."""
-    check_logit_rows(
-        "target_logits",
-        rows_at(target_logits, stop),
-        torch.ones_like(stop, dtype=torch.bool),
-        lambda index: f"the row of node {stop[index].item()} in tree {index[0]}",
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Laws:
-    """Rows [B, n, V] of probabilities or logits, and how they become laws in float64."""
-
-    rows: Tensor
-    law: Callable[[Tensor], Tensor]
-
-    def __getitem__(self, trees: slice) -> Laws:
-        """The laws of some of the trees."""
-        return Laws(self.rows[trees], self.law)
-
-    def __call__(self, table: Columns) -> Tensor:
-        """The laws of these columns, [B, n, V]."""
-        return self.law(columns(self.rows, table))
-
-    def at(self, numbers: Tensor) -> Tensor:
-        """One law a tree, [B, V], of its row [B]."""
-        return self.law(rows_at(self.rows, numbers))
-
-
 def _check_probs(
     verifier: str | Verifier, tree: DraftTree, target_probs: Tensor, draft_probs: Tensor
 ) -> tuple[Verifier, Laws, Laws]:
     """Check the input of `verify` and `stop_law`; return the rule and its laws."""
     verifier = resolve(verifier)
     check_shapes(verifier, tree, target_probs, draft_probs, "probs")
-    topology = tree.topology
-    present = present_nodes(tree.tokens)
+    topology, tokens = tree.topology, tree.tokens
     everywhere = node_in_tree(range(topology.num_nodes))
-    check_prob_rows("target_probs", target_probs, present, everywhere)
-    if topology.internal:
-        present = columns(present, indices(topology, present.device).internal)
-        check_prob_rows("draft_probs", draft_probs, present, node_in_tree(topology.internal))
+    check_prob_rows("target_probs", target_probs, present_nodes(tokens), everywhere)
     # The draft's rows are not renormalised: the rules do so with what is left of them.
-    return (
-        verifier,
-        Laws(target_probs, renormalise),
-        Laws(draft_probs, lambda rows: rows.double().contiguous()),
-    )
+    draft = Laws(draft_probs, lambda rows: rows.double().contiguous())
+    if topology.internal:
+        drafted = drafted_nodes(topology, tokens)
+        check_prob_rows("draft_probs", draft_probs, drafted, node_in_tree(topology.internal))
+        check_whole(verifier, tree, draft)
+    return verifier, Laws(target_probs, renormalise), draft
 
 
 def _judge(
@@ -255,12 +182,6 @@ def _judge(
         draft,
         max(1, _rows_together(target.rows) // max(1, len(tokens))),
     )
-
-
-def rows_at(rows: Tensor, nodes: Tensor) -> Tensor:
-    """Each tree's row [B, V] of [B, N, V] at its node [B]."""
-    first = torch.arange(len(rows), device=nodes.device) * rows.shape[1]
-    return rows.reshape(-1, rows.shape[-1]).index_select(0, first + nodes)
 
 
 def _rows_together(rows: Tensor) -> int:
@@ -330,7 +251,7 @@ def verify(
             numbers are read as they are and renormalised; sums may be off by 1e-4, in half
             precision by the rounding of its type). Rows of absent nodes are not read.
         draft_probs: [B, I, V], the law that each internal node's children were drawn from, in the
-            order of topology.internal.
+            order of topology.internal. Rows of nodes without a child are not read.
         uniforms: float64 in [0, 1), [B, N + 1]; slot v decides node v (entering it for a local
             verifier, accepting it for a conditional one), slot N draws the next token.
         generator: draws the uniforms instead; exactly one of the two is given.
@@ -393,8 +314,9 @@ def stop_law(
             masses = allocate_layer(layer, tokens, judged.scale, verifier.allocate, law, draft)
             residual = masses.residual.view_as(law)
             mass = total(residual)[..., None]
+            drafted = (columns(tokens, layer.slots) >= 0).any(-1, keepdim=True)
             # Rounding may leave a node without residual: then its target law, as in `verify`.
-            laws[:, layer.nodes.ids] = torch.where(mass > 0, residual / mass, law)
+            laws[:, layer.nodes.ids] = torch.where(drafted & (mass > 0), residual / mass, law)
         return torch.where((stop_probs > 0)[..., None], laws, 0.0)
 
     return StopLaw(stop_probs, next_token_probs, (stop_probs * table.depths).sum(-1))

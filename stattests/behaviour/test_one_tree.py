@@ -35,7 +35,8 @@ from univer.composition import COMPOSITION
 from univer.from_logits import by_level
 from univer.one_tree import by_tree
 from univer.sampling import LARGEST
-from univer.verifiers import Laws, decide_by_level, emit, resolve
+from univer.tree_rows import Laws
+from univer.verifiers import decide_by_level, emit, resolve
 
 # A mass is a sum of float32 products over the vocabulary; a threshold is a ratio of masses.
 FLOAT32_TOLERANCE = 2e-6
