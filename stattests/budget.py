@@ -25,6 +25,7 @@ WIDE_BATCH = 64  # trees a call over a real vocabulary, where they are small eno
 WIDE_CALL = 2**21  # numbers in the target rows of one call there: what stays near the processor
 WIDE_NUMBERS = 3e7  # / sqrt(TV to catch): numbers in all target rows of such a case, 3 s at smoke
 WIDE_LEAST = 100  # cycles such a case takes in any case
+SMALL_BATCH_COST = 0.8  # x TV to catch, its root is what a batch of few shows: .2, .09, .063
 LANES = 64  # tokens that vector units and blocks of kernels take together, or a multiple of it
 LAG_CYCLES = 2**17  # rows in which numbers used again are looked for at every distance
 LAG_CYCLES_SLOW = 2**11  # the same for a verifier called one tree at a time

@@ -2,7 +2,7 @@
 
 Between them: a tie at the top m - 1 edge, support smaller than m, nodes with one child, a leaf
 before an inner node, V > 8, depths to 7, 4 children, chains, temperatures other than 1, zeros in
-either law; vocabularies to 151,936.
+either law; vocabularies to 151,936; in every layer drafters that stop early.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from stattests.problems import FAMILIES, RAGGED, WIDE_FAMILIES, Problem, make_problem
+from stattests.early_stops import CHANCE
+from stattests.problems import EARLY, FAMILIES, RAGGED, WIDE_FAMILIES, Problem, make_problem
 from univer import InputError, Topology
 
 Row = tuple[str, str, int]  # family, topology, vocabulary
@@ -47,9 +48,12 @@ TREES = Cases(
     sampled=(
         ("sharp", "2x2", 6),
         ("sharp", "chain:3", 5),
+        ("sharp", "chain:3/early", 5),
+        ("dirichlet-.3", f"{RAGGED}/early", 6),
         ("dirichlet-.3", RAGGED, 6),
         ("near", "2x2", 6),
         ("sharp", "4x2", 7),
+        ("near", "3x2/early", 6),
         ("sharp", "chain:7", 5),
         ("ties", "3x1", 9),
         ("small-support", "3x2", 6),
@@ -70,6 +74,9 @@ TREES = Cases(
             for family in HARD
             for topology in ("2x1", "3x1", "chain:2", "2x2", "[[0],[1],[1,0]]", FORKED)
         ),
+        *((family, f"{topology}/early", 4) for family in HARD for topology in ("2x1", "chain:3")),
+        ("sharp", f"{FORKED}/early", 4),
+        ("near", "3x1/early", 5),
         ("sharp", "chain:4", 4),
         ("near", "chain:4", 4),
         ("sharp", "5x1", 7),
@@ -80,10 +87,14 @@ TREES = Cases(
         ("dirichlet-.3", RAGGED, 8),
         ("temperature-.5", "chain:5", 12),
         ("top-p", "eagle", 9),
+        ("near", "2x4/early", 8),
+        ("temperature-2", "chain:5/early", 9),
     ),
     probed=(
         ("sharp", "2x1", 4),
         ("sharp", "chain:2", 4),
+        ("sharp", "chain:1/early", 4),
+        ("sharp", "2x1/early", 4),
         ("dirichlet-.3", "2x1", 4),
         ("near", "[[0],[1],[0,0]]", 4),
     ),
@@ -94,15 +105,28 @@ TREES = Cases(
         ("ties", "2x2", 4),
         ("ties", FORKED, 4),
         ("dirichlet-.3", "[[0],[1],[1,0]]", 4),
+        ("near", "[[0],[1],[1,0]]/early", 4),
+        ("ties", "3x1/early", 5),
+        ("dirichlet-.3", "chain:2/early", 4),
     ),
-    wide=(("wide", "2x1", 32_768), ("zipf", "chain:2", 50_257), ("wide", "chain:1", 151_936)),
-    small=("chain:1", "2x1", "chain:2", "[[0],[1],[0,0]]", "[[0],[1],[1,0]]", "2x2"),
+    wide=(
+        ("wide", "2x1", 32_768),
+        ("zipf", "chain:2", 50_257),
+        ("wide", "chain:1", 151_936),
+        ("zipf", "2x2/early", 32_768),
+    ),
+    small=(
+        *("chain:1", "2x1", "chain:2", "[[0],[1],[0,0]]", "[[0],[1],[1,0]]", "2x2"),
+        *("chain:1/early", "2x1/early", "chain:2/early", "[[0],[1],[1,0]]/early"),
+    ),
     default="2x2",
 )
 CHAINS = Cases(
     sampled=(
         ("sharp", "chain:3", 5),
+        ("sharp", "chain:3/early", 5),
         ("dirichlet-.3", "chain:2", 6),
+        ("near", "chain:5/early", 8),
         ("temperature-.5", "chain:3", 6),
         ("sharp", "chain:7", 5),
         ("near", "chain:5", 8),
@@ -111,16 +135,39 @@ CHAINS = Cases(
         *((family, "chain:2", 6) for family in ("peaked-draft", "peaked-target")),
         ("dirichlet-3", "chain:3", 12),
     ),
-    exact=tuple((family, f"chain:{depth}", 4) for family in HARD for depth in (1, 2, 4)),
-    integrated=(("temperature-.5", "chain:5", 12), ("near", "chain:8", 8)),
-    probed=(("sharp", "chain:1", 4), ("sharp", "chain:2", 4), ("near", "chain:2", 4)),
-    probed_batched=tuple(
-        (family, "chain:2", 4)
-        for family in FAMILIES
-        if family not in (*WIDE_FAMILIES, "sharp", "near")
+    exact=tuple(
+        (family, f"chain:{depth}", 4)
+        for family in HARD
+        for depth in ("1", "2", "4", "1/early", "3/early")
     ),
-    wide=(("wide", "chain:1", 32_768), ("zipf", "chain:2", 50_257), ("wide", "chain:1", 151_936)),
-    small=("chain:1", "chain:2", "chain:3"),
+    integrated=(
+        ("temperature-.5", "chain:5", 12),
+        ("near", "chain:8", 8),
+        ("temperature-2", "chain:5/early", 9),
+    ),
+    probed=(
+        ("sharp", "chain:1", 4),
+        ("sharp", "chain:2", 4),
+        ("near", "chain:2", 4),
+        ("sharp", "chain:1/early", 4),
+        ("sharp", "chain:2/early", 4),
+    ),
+    probed_batched=(
+        *(
+            (family, "chain:2", 4)
+            for family in FAMILIES
+            if family not in (*WIDE_FAMILIES, "sharp", "near")
+        ),
+        ("near", "chain:3/early", 4),
+        ("dirichlet-.3", "chain:2/early", 4),
+    ),
+    wide=(
+        ("wide", "chain:1", 32_768),
+        ("zipf", "chain:2", 50_257),
+        ("wide", "chain:1", 151_936),
+        ("zipf", "chain:3/early", 32_768),
+    ),
+    small=("chain:1", "chain:2", "chain:3", "chain:1/early", "chain:2/early"),
     default="chain:3",
 )
 
@@ -142,45 +189,56 @@ def narrowed(topology: str, most: int) -> str:
         >>> [narrowed(topology, 2) for topology in ("4x2", "eagle", "chain:3")]
         ['2x2', 'eagle-2', 'chain:3']
     """
-    shape = Topology.parse(topology)
+    spec, slash, early = topology.partition("/")
+    shape = Topology.parse(spec)
     cut = first_children(shape, most)
     if cut == shape:
         return topology
     regular = f"{most}x{shape.depth}"
-    return regular if Topology.parse(regular) == cut else f"{topology}-{most}"
+    regular = regular if Topology.parse(regular) == cut else f"{spec}-{most}"
+    return regular + slash + early
 
 
 @lru_cache
-def cases_for(max_arity: int | None) -> Cases:
-    """The cases of a verifier that takes this many children a node, None for any number."""
-    if max_arity is None:
-        return TREES
-    if max_arity == 1:
-        return CHAINS
+def cases_for(max_arity: int | None, full_trees: bool = False) -> Cases:
+    """The cases of a verifier that takes this many children a node, None for any number.
 
-    def cut(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        narrow = ((family, narrowed(shape, max_arity), vocab) for family, shape, vocab in rows)
-        return tuple(dict.fromkeys(narrow))
+    With `full_trees`, only those in which no slot is ever empty.
+    """
+    cases = CHAINS if max_arity == 1 else TREES
 
-    # The others have two children a node at the most.
+    def narrow(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        if max_arity is None or cases is CHAINS:
+            return rows
+        cut = ((family, narrowed(shape, max_arity), vocab) for family, shape, vocab in rows)
+        return tuple(dict.fromkeys(cut))
+
+    def taken(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(row for row in narrow(rows) if not full_trees or problem(*row).full)
+
     return replace(
-        TREES,
-        sampled=cut(TREES.sampled),
-        exact=cut(TREES.exact),
-        integrated=cut(TREES.integrated),
-        probed_batched=cut(TREES.probed_batched),
+        cases,
+        sampled=taken(cases.sampled),
+        exact=taken(cases.exact),
+        integrated=taken(cases.integrated),
+        probed=taken(cases.probed),
+        probed_batched=taken(cases.probed_batched),
+        wide=taken(cases.wide),
+        small=tuple(s for s in cases.small if not (full_trees and s.endswith(EARLY))),
     )
 
 
 @lru_cache
 def problem(family: str, topology: str, vocab: int) -> Problem:
     """A registered problem, its topology a spec or what `narrowed` gives."""
-    spec, _, most = topology.partition("-")
+    tree, slash, early = topology.partition("/")
+    spec, _, most = tree.partition("-")
     label = "ragged" if spec == RAGGED else spec.replace(" ", "")
     if not most:
-        return make_problem(family, spec, vocab, label=label)
+        return make_problem(family, spec + slash + early, vocab, label=label)
     shape = first_children(Topology.parse(spec), int(most))
-    return make_problem(family, shape, vocab, label=f"{label}-{most}")
+    stops = CHANCE if early else 0.0
+    return make_problem(family, shape, vocab, label=f"{label}-{most}", stops=stops)
 
 
 def problems(rows: tuple[Row, ...]) -> list[Problem]:
@@ -189,9 +247,12 @@ def problems(rows: tuple[Row, ...]) -> list[Problem]:
 
 
 def users_own(
-    topology: str | None, vocab: int | None, *, max_arity: int | None = None
+    topology: str | None,
+    vocab: int | None,
+    max_arity: int | None = None,
+    full_trees: bool = False,
 ) -> list[Problem]:
-    """Problems on a topology and vocabulary that the user names.
+    """Problems on a topology and vocabulary that the user names, one with drafts that stop early.
 
     Raises:
         InputError: a tree without drafts or wider than the verifier takes, too few tokens.
@@ -209,4 +270,5 @@ def users_own(
             f" most {max_arity} a node; give one such as {fits}."
         )
     size = max(6, arity + 2) if vocab is None else vocab
-    return [make_problem(family, shape, size) for family in ("near", "dirichlet-.3")]
+    own = [make_problem(family, shape, size) for family in ("near", "dirichlet-.3")]
+    return own if full_trees else [*own, make_problem("near", shape, size, stops=CHANCE)]

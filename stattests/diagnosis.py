@@ -22,10 +22,10 @@ from stattests.exact import Prefix
 from stattests.faults import FAULTS
 from stattests.faults.laws import TOYS, Outputs, known
 from stattests.probing import ProbeError, probe
-from stattests.problems import SHARP_PAIRS, Problem, normalised
+from stattests.problems import SHARP_PAIRS, Problem, normalised, parse_shape
 from stattests.streams import torch_generator
 from stattests.subject import Subject
-from univer import VERIFIERS, Topology
+from univer import VERIFIERS
 
 CYCLES, CYCLES_SLOW = 60_000, 4_000
 SLACK = 1e-3  # share of outputs left unexplained: a fault may be a variant of a known one
@@ -111,7 +111,7 @@ def smallest_problem(subject: Subject) -> Problem | None:
     if subject.drafting_name is None or subject.own_randomness:
         return None
     limit = None if subject.batched else budget.PROBE_CALLS_SLOW // 4
-    for topology in cases_for(subject.max_arity).small:
+    for topology in cases_for(subject.max_arity, subject.full_trees).small:
         for size in (1, 2):
             for rows in combinations(range(len(SHARP_PAIRS)), size):
                 toy = _simple(topology, rows)
@@ -128,7 +128,8 @@ def _simple(topology: str, rows: tuple[int, ...]) -> Problem:
     """A toy of three tokens with these sharp pairs."""
     target, draft = zip(*(SHARP_PAIRS[row] for row in rows), strict=True)
     name = f"simple/{topology}/{'+'.join(map(str, rows))}"
-    return Problem(name, Topology.parse(topology), normalised(target), normalised(draft))
+    shape, stops = parse_shape(topology)
+    return Problem(name, shape, normalised(target), normalised(draft), stops=stops)
 
 
 def as_pytest(spec: str, toy: Problem) -> str:

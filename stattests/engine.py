@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stattests import budget
 from stattests.answers import Decisions, refusing
+from stattests.early_stops import cut
 from stattests.exact import tree_rows
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from stattests.subject import Subject
@@ -63,7 +64,10 @@ def rename(problem: Problem, generator: torch.Generator) -> Tensor:
 def draw(
     subject: Subject, problem: Problem, batch: int, generator: torch.Generator, renamed: Tensor
 ) -> Drawn:
-    """Draw `batch` trees with the subject's draft law, level by level and arity by arity."""
+    """Draw `batch` trees with the subject's draft law, level by level and arity by arity.
+
+    In a problem with early stops some nodes keep fewer children than the law draws.
+    """
     topology, vocab = problem.topology, problem.vocab
     own = renamed.argsort()  # name -> token
     target, draft = (pool[:, own] for pool in problem.pool)
@@ -81,6 +85,8 @@ def draw(
             drawn = check_children(given, len(laws), layer.arity, vocab)
         present = columns(tokens, table.nodes)[..., None] >= 0
         children = torch.where(present, drawn.view(batch, *table.slots.ids.shape), -1)
+        if problem.stops:
+            children = cut(children, subject.drafting, problem.stops, generator)
         set_columns(tokens, table.slots, children)
         set_columns(hashes, table.slots, extend_hash(above, translated(own, children)))
     return Drawn(tokens, hashes, *tree_rows(problem, hashes, (target, draft)), renamed)

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stattests.early_stops import Outcomes, cut_outcomes
 from stattests.problems import ROOT_HASH, Problem, extend_hash
 from univer import DRAFTING, DraftTree, Topology
 from univer.indices import columns, indices
@@ -33,16 +34,21 @@ MAX_TREES = 2000
 
 Prefix = tuple[int, ...]
 Masses = dict[Prefix, NDArray[np.float64]]  # prefix -> [V]
-Outcomes = Callable[[NDArray[np.float64], int], list[tuple[list[int], float]]]
 
 
 def count_trees(problem: Problem, drafting: str) -> int:
     """How many trees `drafted_trees` would list at the most."""
-    count = 1
+    count, outcomes = 1, _outcomes(problem, drafting)
     for node in problem.topology.internal:
         arity = len(problem.topology.children(node))
-        count *= max(len(DRAFTING[drafting].outcomes(law, arity)) for law in problem.draft)
+        count *= max(len(outcomes(law, arity)) for law in problem.draft)
     return count
+
+
+def _outcomes(problem: Problem, drafting: str | Outcomes) -> Outcomes:
+    """All that can be drawn at a node, the drafter's early stops included."""
+    outcomes = DRAFTING[drafting].outcomes if isinstance(drafting, str) else drafting
+    return cut_outcomes(outcomes, drafting, problem.stops) if problem.stops else outcomes
 
 
 def drafted_trees(problem: Problem, drafting: str | Outcomes) -> tuple[Tensor, NDArray[np.float64]]:
@@ -51,8 +57,7 @@ def drafted_trees(problem: Problem, drafting: str | Outcomes) -> tuple[Tensor, N
     `drafting` is a name in DRAFTING or lists the outcomes of one node: (law [V], arity) ->
     [(children, probability)].
     """
-    outcomes = DRAFTING[drafting].outcomes if isinstance(drafting, str) else drafting
-    topology = problem.topology
+    outcomes, topology = _outcomes(problem, drafting), problem.topology
     found: list[tuple[list[int], float]] = [([0] + [-1] * (topology.num_nodes - 1), 1.0)]
     for node in topology.internal:
         slots = topology.children(node)

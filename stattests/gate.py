@@ -10,13 +10,22 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy
 import torch
 
-from stattests import budget, independence, layers, purity, rao_blackwell, sequential
+from stattests import (
+    budget,
+    independence,
+    layers,
+    purity,
+    rao_blackwell,
+    sequential,
+    small_batches,
+)
 from stattests.cases import Cases, cases_for, problems, users_own
 from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
 from stattests.engine import Emitted, cycles, trees_a_call
@@ -32,7 +41,13 @@ from univer import __version__ as version
 # Where accepting and where drawing the next token shows most that numbers were used before.
 LAG_FAMILIES = ("sharp", "disjoint")
 
-LATE = ("wide", "pairs", "lags", "length")  # left out once something failed: they would add nothing
+LATE = (
+    "wide",
+    "small",
+    "pairs",
+    "lags",
+    "length",
+)  # left out once something failed: they would add nothing
 
 Progress = Callable[[str, float], None]  # what is done next, share of the whole that is done
 
@@ -151,22 +166,22 @@ def certify(
     if not max_minutes > 0:
         raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
     start = time.monotonic()
-    cases = cases_for(subject.max_arity)
-    own = users_own(topology, vocab, max_arity=subject.max_arity)
+    cases = cases_for(subject.max_arity, subject.full_trees)
+    own = users_own(topology, vocab, subject.max_arity, subject.full_trees)
     results: list[CaseResult] = []
     plan: Plan | None = None
     clock = Clock()
     try:
         progress("contract", 0.0)
         _seed(subject, "contract", seed)
-        first = problems(cases.sampled[:3])
+        first = problems(cases.sampled[:4])
         run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
         plan = _plan(subject, cases, asked, own, seed, max_minutes)
         # Tests that bet: L3, wide, L2 and its L1, pairs of rows and of calls, lags.
         count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 2
-        count += len(LAG_FAMILIES)
+        count += len(LAG_FAMILIES) + len(small_batches.SIZES)
         run = Run(
             budget.ALPHA_RUN / count,
             budget.BUDGETS[plan.budget],
@@ -312,6 +327,10 @@ def _layers(
         if not subject.own_randomness:
             add("edges", 0.2, problem, purity.edges)
         add("wide", 5.0, problem, wide)
+    if subject.own_randomness and subject.batched:
+        # Early stops make a batch of rows of any length. With given numbers `contract` compares.
+        early = next((case for case in plan.sampled if case[0].stops), plan.sampled[0])
+        add("small", 2.0, early[0], partial(small_batches.small, pilot=early[1]))
     add("pairs", 1.0, plan.sampled[0][0], independence.pairs)
     for problem in _first_of_each(LAG_FAMILIES, plan):
         add("lags", 1.0, problem, independence.lags)
@@ -379,4 +398,6 @@ def _tried(plan: Plan) -> str:
     depth = max(problem.topology.depth for problem in given)
     arity = max(layer.arity for problem in given for layer in problem.topology.layers)
     vocab = max(problem.vocab for problem in given)
-    return f"tried to depth {depth}, {arity} children a node, {vocab:,} tokens"
+    early = any(problem.stops for problem in given)
+    stops = "drafts that stop early" if early else "on full trees only, no draft stopped early"
+    return f"tried to depth {depth}, {arity} children a node, {vocab:,} tokens, {stops}"

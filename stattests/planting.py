@@ -34,6 +34,7 @@ CHAIN = (
     *_RULES,
     "univer.allocation",
     "univer.composition",
+    "univer.tree_rows",
     "univer.verifiers",
 )
 

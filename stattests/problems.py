@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stattests.early_stops import CHANCE
 from stattests.streams import numpy_generator
 from univer import Filters, InputError, Topology
 
@@ -48,6 +49,7 @@ class Problem:
     name: how reports and streams call it.
     target, draft: the pool, float64 [K, V]; pair k is used together.
     family: where the pool came from.
+    stops: chance that drafting stops at a node (`stattests.early_stops`).
     """
 
     name: str
@@ -55,6 +57,7 @@ class Problem:
     target: Laws
     draft: Laws
     family: str = "given"
+    stops: float = 0.0
 
     def __post_init__(self) -> None:
         for side in ("target", "draft"):
@@ -70,6 +73,12 @@ class Problem:
     def vocab(self) -> int:
         """Number V of tokens."""
         return int(self.target.shape[1])
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot is filled: no drafter stops, no law has too few tokens."""
+        support = int((self.draft > 0).sum(1).min())
+        return self.stops == 0 and support >= self.topology.max_arity
 
     def pair_of(self, hashes: Tensor) -> Tensor:
         """Which pair of the pool follows each prefix."""
@@ -109,6 +118,7 @@ class Problem:
             "name": self.name,
             "family": self.family,
             "parents": list(self.topology.parents),
+            "stops": self.stops,
         }
         if self.vocab > LISTED and self.family in FAMILIES:
             again = _pool(self.name, self.family, self.topology, self.vocab)
@@ -128,10 +138,12 @@ class Problem:
             return np.array([[float.fromhex(value) for value in row] for row in data[side]])
 
         topology = Topology.from_parents(data["parents"])
-        name, family = data["name"], data["family"]
+        name, family, stops = data["name"], data["family"], data.get("stops", 0.0)
         if "vocab" in data:
-            return Problem(name, topology, *_pool(name, family, topology, data["vocab"]), family)
-        return Problem(name, topology, laws("target"), laws("draft"), family)
+            pool = _pool(name, family, topology, data["vocab"])
+        else:
+            pool = (laws("target"), laws("draft"))
+        return Problem(name, topology, *pool, family, stops)
 
 
 def normalised(weights: Any) -> Laws:
@@ -294,25 +306,50 @@ WIDE_FAMILIES = ("wide", "zipf")  # made for vocabularies of thousands
 RAGGED = "[[0],[1],[2],[0,0],[1,0],[1,1],[1,0,0],[1,0,1]]"  # a leaf before an inner node, depth 3
 
 
+EARLY = "/early"  # behind a topology: its drafter stops early
+
+
+def parse_shape(topology: str | Topology) -> tuple[Topology, float]:
+    """A tree, and the chance that drafting stops at a node of it: "2x2/early"."""
+    if isinstance(topology, str) and topology.endswith(EARLY):
+        return Topology.parse(topology.removesuffix(EARLY)), CHANCE
+    return Topology.parse(topology), 0.0
+
+
 def make_problem(
-    family: str, topology: str | Topology, vocab: int, *, label: str = "", root: int = 0
+    family: str,
+    topology: str | Topology,
+    vocab: int,
+    *,
+    label: str = "",
+    root: int = 0,
+    stops: float = 0.0,
 ) -> Problem:
     """A problem of a family; the same arguments give the same problem.
+
+    Args:
+        family: a name in FAMILIES.
+        topology: a tree or its spec; behind a spec, `/early` makes a drafter that stops early.
+        vocab: number of tokens.
+        label: how the tree is called in the problem's name.
+        root: of the laws' stream.
+        stops: chance that drafting stops at a node, where the spec does not say.
 
     Raises:
         InputError: an unknown family or topology, or a vocabulary too small for a hard problem.
     """
     if family not in FAMILIES:
         raise InputError(f"family: {family!r} is unknown; choose one of {', '.join(FAMILIES)}.")
-    shape = Topology.parse(topology)
+    shape, early = parse_shape(topology)
+    stops = stops or early
     arity = max(shape.max_arity, 1)
     if vocab < max(4, arity + 2):
         raise InputError(
             f"vocab: {vocab} is too small for {shape}; expected at least {max(4, arity + 2)} tokens"
             " (arity + 2, and 4): fewer hide faults."
         )
-    name = f"{family}/{label or shape}/V{vocab}"
-    return Problem(name, shape, *_pool(name, family, shape, vocab, root), family)
+    name = f"{family}/{label or shape}{EARLY if stops else ''}/V{vocab}"
+    return Problem(name, shape, *_pool(name, family, shape, vocab, root), family, stops)
 
 
 def _pool(name: str, family: str, shape: Topology, vocab: int, root: int = 0) -> tuple[Laws, Laws]:

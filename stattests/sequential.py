@@ -144,8 +144,25 @@ def sample(
     return stopped(Verdict.CERTIFIED, Reason.ALL_PASSED, holds)
 
 
-def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> CaseResult:
-    """Sampled cycles against the target's law at every registered prefix, sequentially."""
+def l3(
+    subject: Subject,
+    problem: Problem,
+    run: Run,
+    pilot: list[Emitted],
+    *,
+    name: str = "L3",
+    batch: int | None = None,
+) -> CaseResult:
+    """Sampled cycles against the target's law at every registered prefix, sequentially.
+
+    Args:
+        subject: whose cycles.
+        problem: on which.
+        run: the bias to catch, its false-alarm rate, the deadline.
+        pilot: cycles that say which prefixes are visited; they are not counted.
+        name: of the layer.
+        batch: trees in each call; None for a small odd number, then many.
+    """
     registered = register(pilot, run.delta, budget.MAX_PREFIXES)
     test = prefix_test(problem, registered, run.delta)
     deep_test = depth_test(problem, pilot, run.delta)
@@ -161,10 +178,12 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
     )
     counts = np.zeros((len(test.laws), problem.vocab), dtype=np.int64)
     deep = np.zeros((problem.topology.depth, *problem.target.shape), dtype=np.int64)
-    generator = torch_generator(f"L3/{problem.name}", batch=1, root=run.root)
+    generator = torch_generator(f"{name}/{problem.name}", batch=1, root=run.root)
     largest = trees_a_call(subject, problem)
 
     def cycles_after(n: int) -> Emitted:
+        if batch is not None:
+            return cycles(subject, problem, batch, generator)
         # A small odd batch first, then large ones of any size.
         size = largest - int(torch.randint(1 + largest // 4, (), generator=generator))
         return cycles(subject, problem, min(size, needed - n) if n else min(37, largest), generator)
@@ -181,7 +200,7 @@ def l3(subject: Subject, problem: Problem, run: Run, pilot: list[Emitted]) -> Ca
     findings = _findings([*_by_prefix(registered, test, counts), *_by_depth(problem, deep)])
     return end.as_case(
         problem.name,
-        "L3",
+        name,
         needed,
         findings=findings if end.verdict.failed else findings[:SHOWN],
         extra={

@@ -61,6 +61,7 @@ class Subject:
     own_randomness: whether it ignores uniforms.
     claims: the verifier whose length it promises, or None.
     max_arity: most children of a node that it takes; 1 for chains, None for any number.
+    full_trees: whether it takes only trees of which no slot is empty.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Subject:
     own_randomness: bool = False
     claims: str | None = None
     max_arity: int | None = None
+    full_trees: bool = False
     calls: int = 0
     on_call: Callable[[bool], None] = field(default=_unwatched, repr=False)
     _watched: deque[list[tuple[str, Any, Any]]] = field(default_factory=deque, repr=False)
@@ -241,6 +243,7 @@ def of_object(name: str, thing: Any) -> Subject:
         own_randomness=randomness == "own",
         claims=claims,
         max_arity=max_arity,
+        full_trees=_flag(name, thing, "full_trees", False),
     )
 
 

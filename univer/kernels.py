@@ -132,11 +132,11 @@ def combine_rows(
     q_peak, q_sum = _whole_row(here + 2 * K, K, k, BLOCKS)
     i = tl.arange(0, BLOCKS)
     top = tl.max(tl.load(here + 4 * K + i, mask=i < K, other=-INFINITY), 0)
-    drafted = tl.max(child, 0) >= 0  # else the draft's row means nothing
-    tl.store(flag, 1, mask=(tl.abs(p_peak) == INFINITY) | (drafted & (tl.abs(top) == INFINITY)))
+    if tl.max(child, 0) < 0:  # nothing was drafted: the draft's row means nothing
+        top, q_peak, q_sum = 0.0, -INFINITY, 0.0 * p_sum
+    tl.store(flag, 1, mask=(tl.abs(p_peak) == INFINITY) | (tl.abs(top) == INFINITY))
     # What is left is close to the end of float32, where the drawn law is not this one any more.
-    peaked = (q_peak > -INFINITY) & ((top - q_peak) * k > PEAKED)
-    tl.store(flag, 1, mask=drafted & peaked)
+    tl.store(flag, 1, mask=(q_peak > -INFINITY) & ((top - q_peak) * k > PEAKED))
     out = rows + (tree * I + row) * 4
     tl.store(out + TARGET_SHIFT, _shift(p_peak).to(tl.float64))
     tl.store(out + TARGET_SUM, p_sum)
@@ -168,6 +168,7 @@ def _residual(target, draft, tokens, slots, numbers, scale, ids, k, V, M: tl.con
     p_shift = tl.load(numbers + TARGET_SHIFT).to(tl.float32)
     q_shift = tl.load(numbers + DRAFT_SHIFT).to(tl.float32)
     kept = tl.exp2((p - p_shift) * k) * p_factor
+    q = tl.where(q_factor > 0, q, -INFINITY)  # a row that nothing was drawn from may hold anything
     return tl.maximum(kept - tl.exp2((q - q_shift) * k) * q_factor, 0.0)
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stattests.early_stops import cut_trees
 from stattests.streams import torch_generator
 from univer import VERIFIERS, DraftTree, Filters, Topology, draft_tree
+from univer.composition import drafted_nodes
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Laws = tuple[Tensor, Tensor]  # target logits [B, N, V], draft logits [B, I, V]
@@ -32,6 +34,7 @@ class Case:
     batch: int = 2
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
+    stops: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.name}-{self.spec.replace(' ', '')}-V{self.vocab}"
@@ -59,7 +62,7 @@ class Problem:
 
 
 def problem(name: str, case: Case) -> Problem:
-    """Random logits, changed as the case says, and trees drawn from them; absent rows are NaN."""
+    """Random logits, changed as the case says, and trees drawn from them; the others are NaN."""
     topology, generator = Topology.parse(case.spec), torch_generator(f"kernels/{name}/{case}")
 
     def rand(nodes: int) -> Tensor:
@@ -76,10 +79,13 @@ def problem(name: str, case: Case) -> Problem:
         lambda _, nodes: (law[:, [topology.internal.index(v) for v in nodes]], None),
         generator=generator,
     )
-    absent = (tree.tokens < 0)[..., None]
-    target = target.masked_fill(absent, torch.nan)
-    draft = draft.masked_fill(absent[:, list(topology.internal)], torch.nan)
-    tree = DraftTree(topology, tree.tokens.to(DEVICE))
+    tokens = tree.tokens
+    if case.stops:
+        drafting = VERIFIERS[name].drafting
+        tokens = cut_trees(topology, tokens, drafting, case.stops, generator)
+    target = target.masked_fill((tokens < 0)[..., None], torch.nan)
+    draft = draft.masked_fill(~drafted_nodes(topology, tokens)[..., None], torch.nan)
+    tree = DraftTree(topology, tokens.to(DEVICE))
     return Problem(tree, target.to(DEVICE), draft.to(DEVICE), case.temperature)
 
 
@@ -145,6 +151,8 @@ CASES = [
     Case("equal", "2x2", 60, 16, equal),
     Case("equal-chain", "chain:3", 60, 16, equal),
     Case("absent", "3x2", 40, 16, two_left),
+    Case("stopped", "3x2", 40, 16, batch=6, stops=0.6),
+    Case("stopped-chain", "chain:4", 40, 16, batch=6, stops=0.4),
 ]
 
 

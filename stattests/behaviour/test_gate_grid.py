@@ -103,15 +103,14 @@ def test_narrower_cases_still_have_all_that_is_hard(max_arity: int) -> None:
     assert max(shape.depth for shape in shapes) == 7
     assert any(min(shape.leaves) < max(shape.internal) for shape in shapes)
     assert any(len({layer.arity for layer in shape.layers}) > 1 for shape in shapes)
-    assert cases_for(None) is TREES
-    assert cases_for(1) is CHAINS
+    assert cases_for(None) == TREES
+    assert cases_for(1) == CHAINS
 
 
 @pytest.mark.parametrize("drafting", DRAFTING)
 def test_every_draft_law_has_forks_below_forks_that_can_be_listed(drafting: str) -> None:
     def few(case: tuple[str, str, int]) -> bool:
-        shape = Topology.parse(case[1])
-        forks = [layer for layer in shape.layers if layer.arity == 2]
+        forks = [layer for layer in problem(*case).topology.layers if layer.arity == 2]
         return len(forks) > 1 and count_trees(problem(*case), drafting) <= MAX_TREES
 
     cases = cases_for(DRAFTING[drafting].max_arity)
@@ -120,7 +119,10 @@ def test_every_draft_law_has_forks_below_forks_that_can_be_listed(drafting: str)
 
 
 def test_users_own_tree_may_not_be_wider_than_the_verifier_takes() -> None:
-    assert [own.topology.name for own in users_own("2x3", None, max_arity=2)] == ["2x3"] * 2
+    own = users_own("2x3", None, max_arity=2)
+    assert [problem.topology.name for problem in own] == ["2x3"] * 3
+    assert [problem.stops > 0 for problem in own] == [False, False, True]
+    assert all(problem.full for problem in users_own("2x3", None, 2, full_trees=True))
     says = "'eagle' has nodes with 4 children, but this verifier takes at most 2 a node"
     with pytest.raises(InputError, match=f"{says}; give one such as 2x3"):
         users_own("eagle", None, max_arity=2)

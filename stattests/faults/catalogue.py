@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stattests.faults.early import EARLY_FAULTS
 from stattests.faults.grid import GRID_FAULTS
 from stattests.faults.plumbing import (
     CONTRACT_FAULTS,
@@ -27,4 +28,5 @@ FAULTS: tuple[Fault, ...] = (
     *CONTRACT_FAULTS,
     *DEPENDENCE_FAULTS,
     *GRID_FAULTS,
+    *EARLY_FAULTS,
 )

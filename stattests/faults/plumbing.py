@@ -209,7 +209,7 @@ DEPENDENCE_FAULTS = (
           (_grid(DRAFT_LAWS, DRAFT_LAWS.replace("draft_probs", "draft_probs.roll(1, 0)")),),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("target-row-of-another-request", "J3 D8", "The bonus law is another request's.", "univer",
-          bonus("p.law(rows_at(p.rows.roll(1, 0), stop))"),
+          bonus("Laws(p.rows.roll(1, 0), p.law).at(stop)"),
           kind="dependence", shows_on=NEAR_CHAIN),
     Fault("stops-like-row-0", "J3", "All rows stop where the first one does.", "univer",
           (_grid("weights = next", "stop = stop[:1].expand(len(stop))\n        weights = next"),),

@@ -30,7 +30,7 @@ FALLBACK = "set_columns(acceptance, nodes, ratio(residual_mass, beyond))"
 FALLBACK_IS_PREFIX = "set_columns(acceptance, nodes, columns(scale, nodes))"
 REST = "residual_draft = normalise(without(draft, fixed), where=sampled[:, 0] >= 0)"
 RECOVERED = "recovered = torch.where((total(residual) > 0)[:, None], residual, target)"
-TWINS_ALLOWED = _grid("twins=DRAFTING[verifier.drafting].twins", "twins=True")
+TWINS_ALLOWED = Patch("univer.tree_rows", "twins=DRAFTING[verifier.drafting].twins", "twins=True")
 # The target-only rule: every child its target mass, the rest of the target is the residual.
 TARGET_ONLY = (
     _ot(OT_CHILDREN, "child_acceptance=at(scaled, children)"),
@@ -220,7 +220,7 @@ OT_FAULTS = (
     Fault("absent-child-counted", "M38 H4 J2",
           "The draft mass of a sampled child that is absent is subtracted all the same.", "greedy",
           (_ot(REST, "residual_draft = normalise(without(draft, fixed))"),),
-          child_outcomes=drafters.only_if_sure),
+          shows_on=("sharp", "2x1/early", 4)),
     Fault("ot-on-twins", "M30", "The fixed child may be drawn again as the sampled one.", "greedy",
           (TWINS_ALLOWED,), child_outcomes=drafters.with_replacement, shows_on=SPARSE),
 )  # fmt: skip

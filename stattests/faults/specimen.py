@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from stattests.answers import Decisions
+from stattests.early_stops import Outcomes
 from stattests.engine import translated
 from stattests.etest import required_n
 from stattests.exact import (
     ExactLaw,
     Masses,
-    Outcomes,
     Prefix,
     drafted_trees,
     law_of_stops,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stattests.subject import SingleTree
-from univer import VERIFIERS, DraftTree, VerifyOutput, verify
+from univer import DRAFTING, VERIFIERS, DraftTree, VerifyOutput, verify
 from univer.sampling import inverse_cdf
 
 Numbers = Callable[[DraftTree, Any], Tensor]  # (tree, given uniforms) -> those that are used
@@ -295,3 +295,29 @@ class OneByOneTargetOnly:
                 return path, _pick(p, numbers[-1])
             path.append(entered)
             node = entered
+
+
+@dataclass
+class StopsEarly(Around):
+    """A built-in verifier behind a drafter that stops at every other node, whatever the token."""
+
+    chance: float = 0.5
+
+    @property
+    def drafting(self) -> Any:
+        """The base's draft law, or nothing."""
+        law = VERIFIERS[self.base].drafting
+
+        def draw(draft_probs: Tensor, arity: int, uniforms: Tensor) -> Tensor:
+            del arity
+            # The first decimals of a number say whether to stop, the others draw.
+            stops, rest = uniforms[:, :1] < self.chance, (uniforms / self.chance) % 1
+            drawn = DRAFTING[law].draw(draft_probs, rest, None)
+            return torch.where(stops, -1, drawn)
+
+        return draw
+
+    @property
+    def max_arity(self) -> int | None:
+        """The base's."""
+        return VERIFIERS[self.base].max_arity
