@@ -43,7 +43,7 @@ TARGET_MASSES = "return Allocated(torch.cat(accepted, 1), left, 1 - scale)"
 RESIDUAL_MASS = "residual_mass = total(masses.residual).view(shape)"
 PARENTS = "Columns(indices(topology, tokens.device).parents[nodes.ids], None)"
 ABOVE = f"allocate_layer(layer, tokens, scale, allocate, target({PARENTS}), draft)"
-SPECHUB_SCALE = "scaled, q = scale[:, None] * target, normalise(draft)"
+SPECHUB_SCALE = "scaled, q = scale[:, None] * target, normalise("
 TIES, TOP_K = ("ties", "2x1", 4), ("top-k", "2x1", 4)
 
 RRS_FAULTS = (

@@ -13,8 +13,8 @@ from univer.rules import Allocated, share_out
 
 
 def single_draft(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> Allocated:
-    """The only child, drawn from q."""
-    scaled, q = scale[:, None] * target, normalise(draft)
+    """The only child, drawn from q; where it is absent the target is left whole."""
+    scaled, q = scale[:, None] * target, normalise(draft, where=children[:, 0] >= 0)
     accepted = ratio(at(scaled, children), at(q, children)).clamp(max=1)
     surplus = (scaled - q).clamp_(min=0)  # its sum is S
     return share_out(accepted, 1 - accepted[:, 0], surplus, scale)

@@ -8,7 +8,7 @@
 
 The target's mass is given out in four stages: to x from the pairs (x, a), to x from (a, x), to a
 from what (a, x) has left, to a from what (x, a) has left. In a pair, x is asked first, in whichever
-slot it is. One child alone is the rule of a single draft.
+slot it is. One child alone is the rule of a single draft: pairs (x, a) without a hub.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ def spechub(scale: Tensor, target: Tensor, draft: Tensor, children: Tensor) -> A
     """One or two children drawn as `spechub_pairs`."""
     if children.shape[1] == 1:
         return single_draft(scale, target, draft, children)
-    scaled, q = scale[:, None] * target, normalise(draft)
+    scaled, q = scale[:, None] * target, normalise(draft, where=children[:, 0] >= 0)
     first, second = children[:, :1], children[:, 1:]
     # The hub has more draft mass than any other token, ties to the lower id (SPEC 3): by the very
     # numbers that children were drawn from, which dividing could make equal.
     gap = at(draft, first) - at(draft, second)
-    hub_first = (second < 0) | (gap > 0) | ((gap == 0) & (first < second))
+    hub_first = (second >= 0) & ((gap > 0) | ((gap == 0) & (first < second)))
     hub, x = (torch.where(hub_first, *pair) for pair in ((first, second), (second, first)))
     rest, wanted = without(q, hub), without(scaled, hub)
     turned = normalise(rest) * at(q, hub)
     unmet = (wanted - rest).clamp(min=0)  # of x, by the pairs (x, a)
-    # Where the hub is all of q, it is drafted alone.
-    left_turned = torch.where(x >= 0, total((turned - unmet).clamp_(min=0))[:, None], at(q, hub))
+    left_turned = total((turned - unmet).clamp_(min=0))[:, None]
     left_rest = total((rest - wanted).clamp_(min=0))[:, None]
     for_hub = at(scaled, hub)
     by_turned = ratio(for_hub, left_turned).clamp(max=1)
