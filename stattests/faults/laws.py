@@ -133,11 +133,9 @@ def write(name: str) -> None:
 
 
 def _as_json(law: Outputs | None) -> dict[str, float] | None:
-    return (
-        None
-        if law is None
-        else {",".join(map(str, out)): float(f"{p:.15g}") for out, p in sorted(law.items())}
-    )
+    if law is None:
+        return None
+    return {",".join(map(str, out)): float(f"{p:.15g}") for out, p in sorted(law.items())}
 
 
 @lru_cache
