@@ -27,7 +27,8 @@ MAX_ARITY = 1
 
 
 def _visits(laws: Laws) -> Iterator[Visit]:
-    last, keep = laws.tree.topology.num_nodes - 1, [laws.one]
+    last = sum(token >= 0 for token in laws.tree.tokens[1:])  # a chain may end early
+    keep = [laws.one]
     for i in range(1, last + 1):
         x, p, q = laws.token(i), laws.target(i - 1), laws.draft(i - 1)
         keep.append(ratio(keep[i - 1] * p[x], q[x]))

@@ -22,10 +22,10 @@ MAX_ARITY = 1
 
 def _attempts(laws: Laws) -> Attempts:
     def attempts(node: int) -> tuple[list[tuple[int, Number]], Law]:
-        p = laws.target(node)
-        if node not in laws.tree.topology.internal:
+        p, children = laws.target(node), decision.present_children(laws.tree, node)
+        if not children:
             return [], p
-        q, (child,) = laws.draft(node), decision.present_children(laws.tree, node)
+        (child,), q = children, laws.draft(node)
         x, residual = laws.token(child), positive_part(p - q)
         return [(child, ratio(p[x], q[x]))], residual if residual.sum() > 0 else p
 
