@@ -160,7 +160,7 @@ def _counted(length: Estimate) -> Estimate:
 def _distances(
     toys: Toys, drafting: str, verifiers: Sequence[str], name: str, *, merged: bool = False
 ) -> Table:
-    pairs = [(name, rule) for name in verifiers if (rule := local(name)) in verifiers]
+    pairs = [(name, rule) for name in verifiers if (rule := local(name)) and rule in verifiers]
     rows: list[tuple[Cell, ...]] = []
     for topology in toys.topologies:
         cells: list[Cell] = []

@@ -79,7 +79,7 @@ def _rounded(laws: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(rounded)
 
 
-def fitting(name: str, spec: str) -> Topology:
+def fitting(name: str, spec: Any) -> Topology:
     """The tree of a spec, cut to the children a node that a row of VERIFIERS takes."""
     shape, most = Topology.parse(spec), VERIFIERS[name].max_arity
     return shape if most is None else first_children(shape, most)
