@@ -130,6 +130,7 @@ def write(name: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+    known.cache_clear()
 
 
 def _as_json(law: Outputs | None) -> dict[str, float] | None:
