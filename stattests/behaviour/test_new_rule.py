@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from stattests.crosscheck.test_planted_faults import check
 from stattests.diagnosis import best_matches, missing_laws
 from stattests.faults import FAULTS, laws
 from stattests.faults import subject as planted
+from stattests.faults.__main__ import main as write_laws
 from stattests.gate import Report, certify
 from stattests.strategies import for_toys
 from stattests.subject import load
@@ -153,12 +155,20 @@ def test_the_command_writes_the_laws_that_are_missing(
     """Without faults: planted copies of the code read its files, where the rule is not."""
     monkeypatch.setattr(laws, "FAULTS", ())
     assert laws.missing("top_residual") is not None
-    for name in NAMES:
-        assert laws.known(name) == {}
-        laws.write(name)
-        assert laws.known(name).keys() == {laws.NO_FAULT}
+    assert [laws.known(name) for name in NAMES] == [{}, {}]
+    assert CliRunner().invoke(write_laws, ["--laws", *NAMES]).exit_code == 0
+    assert [laws.known(name).keys() for name in NAMES] == [{laws.NO_FAULT}] * 2
     assert {file.stem for file in kept.iterdir()} == {*NAMES}
     assert "halved" not in str(laws.missing(LAW))
     for law in laws.known(NAMES[0])[laws.NO_FAULT]:
         assert law is not None
         assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+
+
+def test_the_command_refuses_what_is_no_verifier_and_two_files(tmp_path: Path) -> None:
+    files = [str(tmp_path / "one.md"), str(tmp_path / "two.md")]
+    for given, says in ((["--laws", "medusa"], "'medusa' is no verifier; known are rrsw"),
+                        (files, "one FILE at most, got 2")):  # fmt: skip
+        done = CliRunner().invoke(write_laws, given)
+        assert done.exit_code == 2
+        assert says in done.stderr
