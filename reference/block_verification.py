@@ -24,6 +24,7 @@ from reference.decision import Laws, StopLaw, TreeLike, VerifyOutput, Visit
 from reference.laws import positive_part, ratio
 
 DRAFTING = "without_replacement"
+MAX_ARITY = 1
 
 
 def _visits(laws: Laws) -> Iterator[Visit]:

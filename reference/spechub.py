@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from reference.laws import Law, Number, positive_part, ratio, share_out, without
 
 DRAFTING = "spechub_pairs"
+MAX_ARITY = 2
 
 
 def layer(s: Number, p: Law, q: Law, tokens: Sequence[int]) -> tuple[list[Number], Law, Number]:

@@ -18,6 +18,7 @@ from reference.decision import Attempts, Laws, StopLaw, TreeLike, VerifyOutput
 from reference.laws import Law, Number, positive_part, ratio
 
 DRAFTING = "without_replacement"
+MAX_ARITY = 1
 
 
 def _attempts(laws: Laws) -> Attempts:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reference import VERIFIERS, optimal
+from reference import LAYERS, VERIFIERS, optimal
 from reference.composed import Composed, Layer
 from reference.decision import Verifier
 from reference.enumeration import NextLaw, drafted_trees, tree_laws
@@ -27,14 +27,14 @@ from reference.optimum import tree_optimum
 from reference.toys import SEED, SHAPES, kind_of, toy, write_or_show
 
 TOYS = 32  # a tree
-MAX_ARITY = {
-    "token_verification": 1,
-    "block_verification": 1,
-    "spechub": 2,
-    "spechub_conditional": 2,
-}
 DIGITS = 10  # kept; HiGHS is exact to about 1e-9
 INDEPENDENT = "with_replacement"
+
+
+def max_arity(name: str) -> int | None:
+    """Most children of a node that a row of VERIFIERS takes, as its module says; None for any."""
+    rule = LAYERS.get(name.removesuffix("_conditional"), VERIFIERS.get(name))
+    return getattr(rule, "MAX_ARITY", None)
 
 
 def _remembered(layer: Layer) -> Layer:
@@ -89,7 +89,7 @@ def optima(say: Callable[[str], None]) -> dict[str, Any]:
     for place, (name, shape) in enumerate(SHAPES.items(), 1):
         laws: dict[str, dict[str, Verifier]] = {}
         for key, verifier in verifiers.items():
-            if shape.arity <= MAX_ARITY.get(key, shape.arity):
+            if shape.arity <= (max_arity(key) or shape.arity):
                 laws.setdefault(verifier.DRAFTING, {})[key] = verifier
         for number in range(TOYS):
             target, draft = toy(name, number)

@@ -22,26 +22,9 @@ from reports.table import Cell, Table, amount
 
 TOY_OPTIMA = Path(__file__).parent / "data" / "toy_optima.json"
 MERGED = "_merged"  # at the end of a name: twins are one branch
-# Draft law -> its verifiers: local ones, then the same rules with the conditional composition.
-SHOWN = {
-    "top_residual": ("greedy", "univer"),
-    "without_replacement": ("rrsw", "token_verification", "traversal", "block_verification"),
-    "with_replacement": (
-        *("rrs", "k_seq", "optimal"),
-        *("rrs_conditional", "k_seq_conditional", "optimal_conditional"),
-    ),
-    "spechub_pairs": ("spechub", "spechub_conditional"),
-}
-PLAIN_LAW, FIXED_LAW = "without_replacement", "top"
-PAIRS = {  # conditional verifier -> the local one of its rule
-    "univer": "greedy",
-    "traversal": "rrsw",
-    "block_verification": "token_verification",
-    "rrs_conditional": "rrs",
-    "k_seq_conditional": "k_seq",
-    "optimal_conditional": "optimal",
-    "spechub_conditional": "spechub",
-}
+FIXED_LAW = "top"  # its one rule is its optimum
+CONDITIONAL = "_conditional"  # at the end of a name: the rule before it, in the other composition
+NAMED = {"univer": "greedy", "traversal": "rrsw", "block_verification": "token_verification"}
 NOT_SEEN = 1e-7  # a distance below it is the linear programme's rounding
 
 
@@ -52,13 +35,23 @@ class Toys:
     path: of the file.
     command: that wrote it.
     topologies: name -> its parents and the number of tokens.
+    drafting: verifier -> its draft law.
     rows: one a toy: topology, accepted by verifier, optimum by draft law.
     """
 
     path: Path
     command: str
     topologies: dict[str, dict[str, Any]]
+    drafting: dict[str, str]
     rows: list[dict[str, Any]]
+
+    def verifiers(self, *, merged: bool = False) -> dict[str, list[str]]:
+        """Draft law -> its verifiers, local ones first; or those whose twins are `merged`."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.drafting, key=lambda name: local(name) is not None):
+            if self.drafting[name] != FIXED_LAW and name.endswith(MERGED) == merged:
+                found.setdefault(self.drafting[name], []).append(name)
+        return found
 
     def of(self, topology: str) -> list[dict[str, Any]]:
         """The toys of a tree."""
@@ -84,6 +77,19 @@ class Toys:
         return ((k, row) for k, row in enumerate(self.of(topology)) if name in row[of])
 
 
+def local(verifier: str) -> str | None:
+    """The local verifier of a conditional one's rule; None for one that is not conditional.
+
+    Example:
+        >>> local("univer"), local("rrs_conditional"), local("rrs_conditional_merged"), local("rrs")
+        ('greedy', 'rrs', 'rrs_merged', None)
+    """
+    name = verifier.removesuffix(MERGED)
+    twin = verifier[len(name) :]
+    rule = NAMED.get(name) or (name.removesuffix(CONDITIONAL) if CONDITIONAL in name else None)
+    return rule and f"{rule}{twin}"
+
+
 def read_toy_optima(path: Path = TOY_OPTIMA) -> Toys:
     """Every verifier and the optimum of its draft law, on toys.
 
@@ -92,9 +98,15 @@ def read_toy_optima(path: Path = TOY_OPTIMA) -> Toys:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        toys = Toys(path, content["command"], content["topologies"], content["rows"])
+        toys = Toys(
+            path,
+            content["command"],
+            content["topologies"],
+            content["drafting"],
+            content["rows"],
+        )
         for name in toys.topologies:
-            for drafting, verifiers in SHOWN.items():
+            for drafting, verifiers in toys.verifiers().items():
                 toys.optimum(name, drafting), [toys.length(name, each) for each in verifiers]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ReportError(
@@ -106,14 +118,14 @@ def read_toy_optima(path: Path = TOY_OPTIMA) -> Toys:
 def optimum_tables(toys: Toys) -> Iterator[Table]:
     """The optimum by draft law; then by draft law how far its verifiers are from it."""
     yield _laws(toys)
-    for drafting, verifiers in SHOWN.items():
+    for drafting, verifiers in toys.verifiers().items():
         yield _distances(toys, drafting, verifiers, f"toy-optima-{drafting.replace('_', '-')}")
-    merged = tuple(f"{name}{MERGED}" for name in SHOWN["with_replacement"])
-    yield _distances(toys, "with_replacement", merged, "toy-optima-merged", merged=True)
+    for drafting, verifiers in toys.verifiers(merged=True).items():
+        yield _distances(toys, drafting, verifiers, "toy-optima-merged", merged=True)
 
 
 def _laws(toys: Toys) -> Table:
-    laws = (*SHOWN, FIXED_LAW)
+    laws = (*toys.verifiers(), FIXED_LAW)
     rows = tuple(
         (
             topology,
@@ -148,9 +160,7 @@ def _counted(length: Estimate) -> Estimate:
 def _distances(
     toys: Toys, drafting: str, verifiers: Sequence[str], name: str, *, merged: bool = False
 ) -> Table:
-    twin = MERGED if merged else ""
-    pairs = [(f"{ours}{twin}", f"{theirs}{twin}") for ours, theirs in PAIRS.items()]
-    pairs = [pair for pair in pairs if {*pair} <= {*verifiers}]
+    pairs = [(name, rule) for name in verifiers if (rule := local(name)) and rule in verifiers]
     rows: list[tuple[Cell, ...]] = []
     for topology in toys.topologies:
         cells: list[Cell] = []
@@ -197,7 +207,7 @@ def optimum_figure(toys: Toys) -> Drawn:
             verifier: [toys.distance(tree, drafting, verifier) for tree in trees]
             for verifier in verifiers
         }
-        for drafting, verifiers in SHOWN.items()
+        for drafting, verifiers in toys.verifiers().items()
     }
 
     def draw() -> Figure:

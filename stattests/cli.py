@@ -202,6 +202,8 @@ def _print(console: Console, report: Report, replay: str) -> None:
         )
     if report.verdict is Verdict.BIASED and not report.matches:
         lines.append("looks like: no fault of the catalogue explains it better than none")
+    if report.missing_laws is not None:
+        lines.append(f"not compared: {report.missing_laws}")
     if report.pytest is not None:
         lines += ["smallest toy that shows it, as a test:", "", *report.pytest.splitlines(), ""]
     lines += [

@@ -2,6 +2,7 @@
 
 - `best_matches`: cycles of the subject on a few small toys, counted, and their likelihood under the
   kept exact law of every fault of the catalogue with the same draft law, and of no fault.
+- `missing_laws`: what it could not be compared with.
 - `smallest_problem`: toys of growing size, exactly probed, until one shows the bias.
 """
 
@@ -20,7 +21,7 @@ from stattests.cases import cases_for, problem
 from stattests.engine import cycles
 from stattests.exact import Prefix
 from stattests.faults import FAULTS
-from stattests.faults.laws import TOYS, Outputs, known
+from stattests.faults.laws import NO_FAULT, TOYS, Known, Outputs, known, missing
 from stattests.probing import ProbeError, probe
 from stattests.problems import SHARP_PAIRS, Problem, normalised, parse_shape
 from stattests.streams import torch_generator
@@ -78,32 +79,37 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
         for at, toy in enumerate(toys)
         if subject.max_arity is None or toy.topology.max_arity <= subject.max_arity
     }
-    rows = {f.name: f for f in FAULTS if VERIFIERS[f.base].drafting == drafting}
-    whole = [f"no-fault/{name}" for name, row in VERIFIERS.items() if row.drafting == drafting]
 
-    def explained(name: str) -> float:
+    def explained(laws: Known) -> float:
         """The log likelihood; what takes only narrower trees than were counted explains nothing."""
         likelihood = 0.0
         for at, counted in counts.items():
-            law = known()[name][at]
+            law = laws[at]
             likelihood += -inf if law is None else _log_likelihood(counted, law)
         return likelihood
 
-    baseline = max(map(explained, whole))
+    kept = {name: known(name) for name, row in VERIFIERS.items() if row.drafting == drafting}
+    whole = [explained(laws[NO_FAULT]) for laws in kept.values() if laws]
+    baseline, faults = max(whole, default=-inf), {fault.name: fault for fault in FAULTS}
     scored = []
-    for key in known():
-        name, _, verifier = key.partition("@")
-        if name in rows:
-            likelihood = explained(key)
+    for verifier, laws in kept.items():
+        for name in laws.keys() & faults.keys():
+            fault, likelihood = faults[name], explained(laws[name])
             # Another verifier's fault must explain clearly more than the fault where it is known.
-            score = likelihood - (LEAST_MARGIN if verifier else 0.0)
-            says = rows[name].says + (f" (there: in {rows[name].base})" if verifier else "")
+            there = verifier != fault.base
+            score = likelihood - (LEAST_MARGIN if there else 0.0)
+            says = fault.says + (f" (there: in {fault.base})" if there else "")
             scored.append((score, Match(name, says, likelihood, likelihood - baseline)))
     best: dict[str, Match] = {}
-    for score, match in sorted(scored, key=lambda pair: -pair[0]):
+    for score, match in sorted(scored, key=lambda pair: (-pair[0], pair[1].name)):
         if score - baseline >= LEAST_MARGIN:
             best.setdefault(match.name, match)
     return list(best.values())[:most]
+
+
+def missing_laws(subject: Subject) -> str | None:
+    """Which laws `best_matches` went without, and the command that writes them; None if none."""
+    return None if subject.drafting_name is None else missing(subject.drafting_name)
 
 
 def smallest_problem(subject: Subject) -> Problem | None:

@@ -27,7 +27,13 @@ from stattests import (
     small_batches,
 )
 from stattests.cases import Cases, cases_for, problems, users_own
-from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
+from stattests.diagnosis import (
+    Match,
+    as_pytest,
+    best_matches,
+    missing_laws,
+    smallest_problem,
+)
 from stattests.engine import Emitted, cycles, trees_a_call
 from stattests.etest import required_n
 from stattests.problems import Problem
@@ -67,6 +73,7 @@ class Report:
     cycles_per_second: of the sampling layer, drawing and counting included.
     matches, smallest, pytest: of a bias, the known faults that explain it best, the smallest toy
         that shows it, and a ready-to-paste test on that toy.
+    missing_laws: what a bias could not be compared with, in a sentence.
     """
 
     subject: str
@@ -84,6 +91,7 @@ class Report:
     matches: tuple[Match, ...] = ()
     smallest: dict[str, Any] | None = None
     pytest: str | None = None
+    missing_laws: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -101,6 +109,7 @@ class Report:
             "seconds": self.seconds,
             "versions": self.versions,
             "matches": [asdict(match) for match in self.matches],
+            "missing_laws": self.missing_laws,
             "smallest_problem": self.smallest,
             "pytest": self.pytest,
             "results": [result.to_json() for result in self.results],
@@ -198,9 +207,10 @@ def certify(
     verdict, reason, detail = _conclude(results, plan, asked)
     ran = plan.budget if plan else asked
     matches: list[Match] = []
-    smallest = None
+    smallest = missing = None
     if verdict is Verdict.BIASED and diagnose:
         progress("diagnosis", 1.0)
+        missing = missing_laws(subject)
         try:
             matches, smallest = best_matches(subject, seed), smallest_problem(subject)
         except ContractError as error:  # the verdict stands; only its explanation is missing
@@ -227,6 +237,7 @@ def certify(
         tuple(matches),
         smallest.to_json() if smallest else None,
         as_pytest(subject.name, smallest) if smallest else None,
+        missing,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from univer.draft_laws import DRAFTING
 from univer.rules import Allocated
 from univer.rules.k_seq import k_seq
 from univer.rules.optimal import optimal
@@ -37,6 +38,7 @@ class Allocation:
     by_outcomes: bool = False
 
 
+EVERY = tuple(DRAFTING)
 DRAWN = ("top_residual", "without_replacement", "with_replacement", "spechub_pairs")
 
 ALLOCATION = {
@@ -50,7 +52,7 @@ ALLOCATION = {
         Allocation("spechub", spechub, ("spechub_pairs",), max_arity=2),
         # One child alone is drawn from q by each of these laws.
         Allocation("single_draft", single_draft, DRAWN, max_arity=1),
-        Allocation("target_only", target_only, (*DRAWN, "top")),
-        Allocation("optimal", optimal, (*DRAWN, "top"), by_outcomes=True),
+        Allocation("target_only", target_only, EVERY),
+        Allocation("optimal", optimal, EVERY, by_outcomes=True),
     )
 }

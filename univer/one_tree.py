@@ -136,7 +136,7 @@ def _surplus(laws: Rows, factor: float) -> Tensor:
 
 
 def _ot(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> Opened:
-    """Optimal transport (Eqs. 3-7), as `allocation._ot`."""
+    """Optimal transport (Eqs. 3-7), as `univer.rules.ot.optimal_transport`."""
     sampled = children[-1]
     present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
     fixed = present[:-1] if sampled >= 0 else present
@@ -161,7 +161,7 @@ def _ot(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> O
 
 
 def _rrsw(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> Opened:
-    """Recursive rejection without replacement, as `allocation._rrsw`."""
+    """Recursive rejection without replacement, as `univer.rules.rrsw.recursive_rejection`."""
     present = torch.tensor([x for x in children if x >= 0], dtype=torch.int64)
     c, reached, masses = scale, 1.0, [0.0] * len(children)
     p_mass, q_mass = laws.target(node), laws.draft(row, node, present[:0])

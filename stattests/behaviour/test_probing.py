@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from stattests.cases import problem
+from stattests.cases import narrowed, problem
 from stattests.exact import exact_law
 from stattests.planting import Patch, plant
 from stattests.probing import ProbeError, probe
+from stattests.problems import Problem
 from stattests.subject import Subject, of_verifier
-from univer import PAPER, VERIFIERS, DraftTree, stop_law, verify
+from univer import VERIFIERS, DraftTree, stop_law, verify
 
-NAMES = sorted(PAPER)
+NAMES = sorted(VERIFIERS)
 TOYS = [("sharp", "2x1", 4), ("sharp", "chain:2", 4), ("peaked-draft", "2x1", 4)]
 # What bisection leaves of some hundred faces, each 4e-15 wide.
 FLOAT64 = 1e-12
@@ -28,11 +29,16 @@ def black_box(name: str, function: Any) -> Subject:
     return Subject(name, VERIFIERS[name].drafting, function)
 
 
+def toy_of(name: str, family: str, spec: str, vocab: int) -> Problem:
+    """The toy on a tree that this verifier takes."""
+    return problem(family, narrowed(spec, VERIFIERS[name].max_arity or vocab), vocab)
+
+
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: "-".join(map(str, toy)))
 @pytest.mark.parametrize("name", NAMES)
 def test_probed_law_is_the_stop_laws(name: str, toy: tuple[str, str, int]) -> None:
     """Outcomes of volume 1e-9 (the peaked toy) included."""
-    model = problem(*toy)
+    model = toy_of(name, *toy)
     found = probe(black_box(name, partial(verify, name)), model)
     exact = exact_law(model, VERIFIERS[name].drafting, partial(stop_law, name))
     assert set(found.law.masses) == set(exact.masses)
@@ -49,7 +55,7 @@ def test_probed_law_of_a_float32_verifier_is_near(name: str) -> None:
     def single(tree: DraftTree, target: Any, draft: Any, *, uniforms: Any) -> Any:
         return verify(name, tree, target.float(), draft.float(), uniforms=uniforms)
 
-    model = problem("sharp", "2x1", 4)
+    model = toy_of(name, "sharp", "2x1", 4)
     found = probe(black_box(name, single), model)
     exact = exact_law(model, VERIFIERS[name].drafting, partial(stop_law, name))
     for prefix, row in exact.masses.items():

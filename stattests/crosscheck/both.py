@@ -20,6 +20,7 @@ from torch import Tensor
 from reference import enumeration
 from reference.decision import Tree
 from reference.drafting import draft_children
+from stattests.cases import first_children
 from stattests.strategies import Toy
 from stattests.streams import numpy_generator
 from univer import VERIFIERS, DraftTree, Topology, verifiers
@@ -76,6 +77,12 @@ def _rounded(laws: tuple[Any, ...]) -> tuple[Any, ...]:
         exact = exact.reshape(law.shape)
         rounded.append(exact / exact.sum(-1, keepdims=True) if exact.size else exact)
     return tuple(rounded)
+
+
+def fitting(name: str, spec: Any) -> Topology:
+    """The tree of a spec, cut to the children a node that a row of VERIFIERS takes."""
+    shape, most = Topology.parse(spec), VERIFIERS[name].max_arity
+    return shape if most is None else first_children(shape, most)
 
 
 def acceptance_of(name: str, tree: DraftTree, target: Tensor, draft: Tensor) -> Tensor:

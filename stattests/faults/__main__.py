@@ -21,6 +21,7 @@ from stattests.faults.catch import (
     let_pass,
 )
 from stattests.faults.lookalikes import LOOK_ALIKES
+from univer import VERIFIERS
 
 
 def row(found: Caught, kind: str) -> str:
@@ -35,21 +36,29 @@ def row(found: Caught, kind: str) -> str:
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, metavar="[FILE | --laws [VERIFIER]...]")
 @click.option("--nightly", is_flag=True, help="Sample small biases as well (a quarter of an hour).")
 @click.option("--laws", "only_laws", is_flag=True, help="Write the laws that diagnosis knows.")
-def main(file: Path | None, nightly: bool, only_laws: bool) -> None:
+def main(names: tuple[str, ...], nightly: bool, only_laws: bool) -> None:
     """Run the catalogue and write the table to FILE, or to the screen.
 
-    Exit code 1 if a fault was missed or a look-alike accused.
+    With --laws: write the kept laws of these verifiers, of all if none is named. Exit code 1 if a
+    fault was missed or a look-alike accused.
     """
     torch.set_num_threads(1)
+    console = Console(stderr=True)
     if only_laws:
-        laws.write()
+        if unknown := sorted(set(names) - set(VERIFIERS)):
+            raise click.UsageError(
+                f"{unknown[0]!r} is no verifier; known are {', '.join(VERIFIERS)}"
+            )
+        for name in track(names or tuple(VERIFIERS), "laws", console=console):
+            laws.write(name)
         return
+    if len(names) > 1:
+        raise click.UsageError(f"one FILE at most, got {len(names)}")
     least = NIGHTLY_TV if nightly else SAMPLED_TV
     command = "python -m stattests.faults" + (" --nightly" if nightly else "")
-    console = Console(stderr=True)
     lines = [
         "# Faults and look-alikes",
         "",
@@ -76,10 +85,10 @@ def main(file: Path | None, nightly: bool, only_laws: bool) -> None:
         wrong += [f"accused: {specimen.name} ({r.layer}: {r.detail})" for r in bad]
     lines += ["", *(wrong or ["Nothing was missed and nothing accused."]), ""]
     text = "\n".join(lines)
-    if file is None:
+    if not names:
         click.echo(text)
     else:
-        file.write_text(text, encoding="utf-8")
+        Path(names[0]).write_text(text, encoding="utf-8")
     sys.exit(1 if wrong else 0)
 
 

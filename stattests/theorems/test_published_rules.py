@@ -61,6 +61,7 @@ from stattests.theorems import published
 from stattests.theorems.checks import check_output_law
 from stattests.theorems.planted import Fault
 from stattests.theorems.test_planted_faults import CHAIN, POOL, on_layers, on_toys
+from univer.draft_laws import DRAFTING as LAWS
 
 PAIRS = st.integers(2, 5).flatmap(law_pairs)
 BLOCK = ("block_verification", "univer", "traversal")
@@ -107,7 +108,7 @@ def test_torch_finds_rho(pair: Pair, scale: Fraction, arity: int) -> None:
 def test_largest_flow_is_the_optimum(
     drafting: str, pair: Pair, scale: Fraction, arity: int
 ) -> None:
-    arity = min(arity, 2) if drafting == "spechub_pairs" else arity
+    arity = min(arity, LAWS[drafting].max_arity or arity)
     target, draft = map(fractions, pair)
     published.check_optimal(optimal, drafting, scale, target, draft, arity)
     published.check_torch_optimal(
