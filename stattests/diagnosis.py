@@ -77,7 +77,8 @@ def best_matches(subject: Subject, seed: int, most: int = 3) -> list[Match]:
     counts = {
         at: count_outputs(subject, toy, seed)
         for at, toy in enumerate(toys)
-        if subject.max_arity is None or toy.topology.max_arity <= subject.max_arity
+        if (subject.max_arity is None or toy.topology.max_arity <= subject.max_arity)
+        and (toy.full or not subject.full_trees)
     }
 
     def explained(laws: Known) -> float:

@@ -143,11 +143,13 @@ def _as_json(law: Outputs | None) -> dict[str, float] | None:
 
 @lru_cache
 def known(name: str) -> dict[str, Known]:
-    """The laws in a verifier's file; none if it has none."""
+    """The laws in a verifier's file; none if it has none of these toys."""
     file = FOLDER / f"{name}.json"
     if not file.is_file():
         return {}
     data = json.loads(file.read_text(encoding="utf-8"))
+    if any(len(rows) != len(TOYS) for rows in data.values()):
+        return {}  # written for other toys
     return {
         fault: [
             None if law is None else {tuple(map(int, out.split(","))): p for out, p in law.items()}
