@@ -42,7 +42,7 @@ NO_FAULT = "no-fault"  # among the names of faults: the verifier as it is
 SMALLEST = 1e-15  # what rounding leaves of an output that never comes
 
 Outputs = dict[Prefix, float]
-Known = list[Outputs | None]  # one a toy, None for one that is too wide
+Known = list[Outputs | None]  # one a toy, None where there is none
 
 
 def outputs_of(law: ExactLaw) -> Outputs:
@@ -97,23 +97,26 @@ def _fits(verifier: Verifier, toy: Problem) -> bool:
 def compute(name: str, toys: Sequence[tuple[str, str, int]] = TOYS) -> dict[str, Known]:
     """The laws of a verifier of VERIFIERS: without a fault, and with each that changes anything.
 
-    Of a fault that is made for this verifier but cannot be compared, no law on any toy.
+    None on a toy that is too wide, or on which a fault cannot be compared.
     """
     row, models = VERIFIERS[name], [problem(*toy) for toy in toys]
     fitting = [model if _fits(row, model) else None for model in models]
 
+    def on(model: Problem | None, law: Callable[[Problem], ExactLaw]) -> ExactLaw | None:
+        try:
+            return None if model is None else law(model)
+        except (ProbeError, ContractError):  # no boxes, or no answer: who answers is not that
+            return None
+
     def on_each(law: Callable[[Problem], ExactLaw]) -> list[ExactLaw | None]:
-        return [None if model is None else law(model) for model in fitting]
+        return [on(model, law) for model in fitting]
 
     def whole(model: Problem) -> ExactLaw:
         return enumerated_law(model, row.drafting, partial(stop_law, name))
 
     laws, own = {NO_FAULT: on_each(whole)}, _own_faults(name)
     for fault in faults_in(name):
-        try:
-            found = on_each(partial(exact_law, fault))
-        except (ProbeError, ContractError):  # no boxes on some toy, or no answer
-            found = [None] * len(models)
+        found = on_each(partial(exact_law, fault))
         differs = any(law is not None and law.joint_tv() > PROBE_TOLERANCE for law in found)
         if differs or fault.name in own:
             laws[fault.name] = found
