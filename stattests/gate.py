@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class Report:
 
 
 @dataclass
-class Clock:
+class Speed:
     """Cycles of the sampling layer and the seconds that they took."""
 
     cycles: int = 0
@@ -127,6 +127,7 @@ def certify(
     vocab: int | None = None,
     diagnose: bool = True,
     progress: Progress = _silent,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Report:
     """Certify a subject.
 
@@ -140,6 +141,7 @@ def certify(
         vocab: adds problems of this vocabulary.
         diagnose: look for known faults and for the smallest toy after a bias (about a minute).
         progress: called before each step.
+        clock: gives the seconds so far.
 
     Raises:
         InputError: an unknown budget, topology or a vocabulary that is too small.
@@ -150,30 +152,25 @@ def certify(
         )
     if not max_minutes > 0:
         raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
-    start = time.monotonic()
+    start = clock()
     cases = cases_for(subject.max_arity)
     own = users_own(topology, vocab, max_arity=subject.max_arity)
     results: list[CaseResult] = []
     plan: Plan | None = None
-    clock = Clock()
+    speed = Speed()
     try:
         progress("contract", 0.0)
         _seed(subject, "contract", seed)
         first = problems(cases.sampled[:3])
-        run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
+        run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes, clock)
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
-        plan = _plan(subject, cases, asked, own, seed, max_minutes)
+        plan = _plan(subject, cases, asked, own, run, max_minutes)
         # Tests that bet: L3, wide, L2 and its L1, pairs of rows and of calls, lags.
         count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 2
         count += len(LAG_FAMILIES)
-        run = Run(
-            budget.ALPHA_RUN / count,
-            budget.BUDGETS[plan.budget],
-            seed,
-            start + 60 * max_minutes,
-        )
-        for step, share, found in _layers(subject, plan, run, clock):
+        run = replace(run, alpha=budget.ALPHA_RUN / count, delta=budget.BUDGETS[plan.budget])
+        for step, share, found in _layers(subject, plan, run, speed):
             progress(step, share)
             results += [] if found is None else [found]
         after = purity.lifetime(subject, first[0], run, before)
@@ -200,8 +197,8 @@ def certify(
         asked,
         seed,
         tuple(results),
-        clock.rate(),
-        time.monotonic() - start,
+        speed.rate(),
+        clock() - start,
         {
             "univer": version,
             "torch": torch.__version__,
@@ -220,7 +217,7 @@ def _plan(
     cases: Cases,
     asked: str,
     own: list[Problem],
-    seed: int,
+    run: Run,
     max_minutes: float,
 ) -> Plan:
     """Measure the subject's speed on the pilots and choose the largest budget that fits."""
@@ -228,13 +225,13 @@ def _plan(
     chosen = [*own, *problems(cases.sampled)]
     sampled, ran, spent = [], 0, 0.0
     for problem in chosen:
-        _seed(subject, f"pilot/{problem.name}", seed)
-        generator = torch_generator(f"L3/{problem.name}", batch=0, root=seed)
-        before = time.monotonic()
+        _seed(subject, f"pilot/{problem.name}", run.root)
+        generator = torch_generator(f"L3/{problem.name}", batch=0, root=run.root)
+        before = run.clock()
         at_once = trees_a_call(subject, problem, size)
         calls = min(-(-size // at_once), budget.PILOT_CALLS)
         pilot = [cycles(subject, problem, at_once, generator) for _ in range(calls)]
-        spent += time.monotonic() - before
+        spent += run.clock() - before
         ran += calls * at_once
         sampled.append((problem, pilot))
     rate = ran / max(spent, 1e-9)
@@ -266,7 +263,7 @@ def _seed(subject: Subject, case: str, root: int) -> None:
 
 
 def _layers(
-    subject: Subject, plan: Plan, run: Run, clock: Clock
+    subject: Subject, plan: Plan, run: Run, speed: Speed
 ) -> Iterator[tuple[str, float, CaseResult | None]]:
     """Every step's name, the share done before it, and what the step before found."""
     zeros = [problem for problem, _ in plan.sampled if (problem.target == 0).any()][:6]
@@ -275,7 +272,7 @@ def _layers(
     def add(name: str, cost: float, problem: Problem, layer: Callable[..., Any]) -> None:
         def call() -> Iterator[CaseResult | None]:
             _seed(subject, f"{name}/{problem.name}", run.root)
-            start = time.monotonic()
+            start = run.clock()
             if start > run.deadline:
                 late = (Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, "not begun in time")
                 yield CaseResult(problem.name, name, *late)
@@ -285,8 +282,8 @@ def _layers(
                 if found is not None and found.verdict.failed:
                     found.extra["problem"] = problem.to_json()
                 if found is not None and name == "L3":
-                    clock.cycles += found.n
-                    clock.seconds += time.monotonic() - start
+                    speed.cycles += found.n
+                    speed.seconds += run.clock() - start
                 yield found
 
         steps.append((f"{name} {problem.name}", cost, call))
