@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stattests.verdict import ContractError, Reason
 from univer import StopLaw, Topology
+from univer.errors import described
 from univer.indices import indices
 
 ROUNDING = 1e-6  # how far below 0 a probability may come out
@@ -57,7 +58,8 @@ def _integers(out: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if not isinstance(value, Tensor):
-        raise _refuse(f"verify returned {type(out).__name__} whose {name} is no tensor")
+        kind = type(out).__name__
+        raise _refuse(f"verify returned {kind} whose {name} is no tensor but {described(value)}")
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise _refuse(f"verify returned {name} of {value.dtype}; expected integers")
     if tuple(value.shape) != shape:
@@ -140,7 +142,7 @@ def _floats(name: str, value: Any) -> Tensor:
             array = np.empty(0, dtype=object)
         value = torch.from_numpy(array.copy()) if array.dtype.kind == "f" else array
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise _refuse(f"stop_law returned {name} of {value.dtype}; expected an array of floats")
+        raise _refuse(f"stop_law returned {name}, {described(value)}; expected an array of floats")
     return value
 
 

@@ -18,6 +18,7 @@ import torch
 
 from stattests import budget, independence, layers, purity, rao_blackwell, sequential
 from stattests.cases import Cases, cases_for, problems, users_own
+from stattests.conclusion import Conclusion, concluded
 from stattests.diagnosis import Match, as_pytest, best_matches, smallest_problem
 from stattests.engine import Emitted, cycles, trees_a_call
 from stattests.etest import required_n
@@ -52,6 +53,8 @@ class Report:
     cycles_per_second: of the sampling layer, drawing and counting included.
     matches, smallest, pytest: of a bias, the known faults that explain it best, the smallest toy
         that shows it, and a ready-to-paste test on that toy.
+    also: what else was found that would be a verdict of another kind by itself.
+    notes: what a reader of the results may stumble over, a sentence each.
     """
 
     subject: str
@@ -69,6 +72,8 @@ class Report:
     matches: tuple[Match, ...] = ()
     smallest: dict[str, Any] | None = None
     pytest: str | None = None
+    also: tuple[CaseResult, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -78,7 +83,11 @@ class Report:
             "exit_code": self.verdict.value,
             "reason": self.reason.name,
             "detail": self.detail,
+            "also": [
+                {"layer": found.layer, "case": found.case, **found.words()} for found in self.also
+            ],
             "guarantee": self.guarantee,
+            "notes": list(self.notes),
             "budget": self.budget,
             "asked": self.asked,
             "seed": self.seed,
@@ -177,11 +186,12 @@ def certify(
         results += [after] if after is not None else []
     except ContractError as error:
         results.append(CaseResult("contract", "contract", Verdict.BROKEN, error.reason, error.seen))
-    verdict, reason, detail = _conclude(results, plan, asked)
     ran = plan.budget if plan else asked
+    end = concluded(results, ran, asked)
+    detail = end.detail
     matches: list[Match] = []
     smallest = None
-    if verdict is Verdict.BIASED and diagnose:
+    if end.verdict is Verdict.BIASED and diagnose:
         progress("diagnosis", 1.0)
         try:
             matches, smallest = best_matches(subject, seed), smallest_problem(subject)
@@ -189,10 +199,10 @@ def certify(
             detail += f"; no diagnosis: {error.seen}"
     return Report(
         subject.name,
-        verdict,
-        reason,
+        end.verdict,
+        end.reason,
         detail,
-        _guarantee(verdict, results, ran, plan),
+        _guarantee(end, results, ran, plan),
         ran,
         asked,
         seed,
@@ -209,6 +219,8 @@ def certify(
         tuple(matches),
         smallest.to_json() if smallest else None,
         as_pytest(subject.name, smallest) if smallest else None,
+        end.also,
+        end.notes,
     )
 
 
@@ -331,33 +343,10 @@ def _first_of_each(families: tuple[str, ...], plan: Plan) -> Iterator[Problem]:
         yield next(problem for problem, _ in plan.sampled if problem.family == family)
 
 
-def _rank(result: CaseResult) -> int:
-    """Which findings decide: a broken contract, a bias, a lost length, time; 9 decides nothing."""
-    if result.verdict is Verdict.BROKEN:
-        return 2 if result.reason in (Reason.SHORTER, Reason.ANOTHER_LAW) else 0
-    if result.verdict is Verdict.BIASED:
-        return 1
-    # Where probing does not apply or finds no boxes, sampling gives the verdict.
-    return 3 if result.verdict is Verdict.INCONCLUSIVE and result.layer != "Lx" else 9
-
-
-def _conclude(
-    results: list[CaseResult], plan: Plan | None, asked: str
-) -> tuple[Verdict, Reason, str]:
-    deciding = min(results, key=_rank)  # the first of its rank
-    if _rank(deciding) < 9:
-        detail = f"{deciding.layer} {deciding.case}: {deciding.detail}"
-        return deciding.verdict, deciding.reason, detail
-    if plan is not None and plan.budget != asked:
-        detail = f"budget {asked} does not fit the time; {plan.budget} ran and found nothing"
-        return Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail
-    return Verdict.CERTIFIED, Reason.ALL_PASSED, Reason.ALL_PASSED.value
-
-
-def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str, plan: Plan | None) -> str:
+def _guarantee(end: Conclusion, results: list[CaseResult], ran: str, plan: Plan | None) -> str:
     sampled = [r for r in results if r.layer == "L3" and r.verdict is Verdict.CERTIFIED]
-    if plan is None or not sampled or verdict.failed:
-        return "nothing was certified"
+    if plan is None or not sampled or end.verdict.failed:
+        return end.nothing_certified
     largest = max(r.log10_e or 0.0 for r in sampled)
     total = sum(r.n for r in sampled)
     exact = [r for r in results if r.layer in ("L0", "Lx") and r.verdict is Verdict.CERTIFIED]

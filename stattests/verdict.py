@@ -95,9 +95,15 @@ class CaseResult:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        data = asdict(self)
-        data["verdict"], data["reason"] = self.verdict.name, self.reason.name
-        return data
+        return {**asdict(self), **self.words()}
+
+    def words(self) -> dict[str, str]:
+        """Its verdict, reason and detail."""
+        return {
+            "verdict": self.verdict.name,
+            "reason": self.reason.name,
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True)
