@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stattests.raised import raised
 from stattests.verdict import ContractError, Reason
 from univer import StopLaw, Topology
 from univer.errors import described
@@ -46,9 +47,8 @@ def refusing(check: Callable[..., Checked]) -> Callable[..., Checked]:
             return check(*arguments)
         except ContractError:
             raise
-        except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise _refuse(f"looking at the answer raised {type(error).__name__}: {text}") from error
+        except BaseException as error:  # even sys.exit in a property ends nothing but itself
+            raise _refuse(f"looking at the answer raised {raised(error, most=200)}") from error
 
     return guarded
 

@@ -177,7 +177,7 @@ def test_bad_options_end_before_the_work(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     def here(spec: str, **options: Any) -> Report:
-        del options["timeout"]
+        del options["timeout"], options["printed"]
         return gate.certify(load(spec), **options)
 
     monkeypatch.setattr(cli, "certify_in_worker", here)
