@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stattests.raised import raised
 from stattests.verdict import ContractError, Reason
 from univer import StopLaw, Topology
+from univer.errors import described
 from univer.indices import indices
 
 ROUNDING = 1e-6  # how far below 0 a probability may come out
@@ -45,9 +47,8 @@ def refusing(check: Callable[..., Checked]) -> Callable[..., Checked]:
             return check(*arguments)
         except ContractError:
             raise
-        except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise _refuse(f"looking at the answer raised {type(error).__name__}: {text}") from error
+        except BaseException as error:  # even sys.exit in a property ends nothing but itself
+            raise _refuse(f"looking at the answer raised {raised(error, most=200)}") from error
 
     return guarded
 
@@ -57,7 +58,8 @@ def _integers(out: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if not isinstance(value, Tensor):
-        raise _refuse(f"verify returned {type(out).__name__} whose {name} is no tensor")
+        kind = type(out).__name__
+        raise _refuse(f"verify returned {kind} whose {name} is no tensor but {described(value)}")
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise _refuse(f"verify returned {name} of {value.dtype}; expected integers")
     if tuple(value.shape) != shape:
@@ -140,7 +142,7 @@ def _floats(name: str, value: Any) -> Tensor:
             array = np.empty(0, dtype=object)
         value = torch.from_numpy(array.copy()) if array.dtype.kind == "f" else array
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise _refuse(f"stop_law returned {name} of {value.dtype}; expected an array of floats")
+        raise _refuse(f"stop_law returned {name}, {described(value)}; expected an array of floats")
     return value
 
 

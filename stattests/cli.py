@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from xml.etree import ElementTree
 
 import click
-from rich.box import ASCII, SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from stattests import budget
 from stattests.gate import Report
-from stattests.verdict import CaseResult, HarnessError, Verdict
+from stattests.lifeline import Signalled, signals_raise
+from stattests.printed import Printed
+from stattests.report_text import show, wide_console
+from stattests.verdict import HarnessError, Verdict
 from stattests.worker import certify_in_worker
 from univer import VERIFIERS, InputError, __version__
 
@@ -83,39 +84,42 @@ def certify(
     failures: Path,
 ) -> None:
     """Certify, print, write what was asked for and exit with the verdict's code."""
-    console = Console(stderr=False)
+    console, printed = wide_console(), Printed()
+    log = failures / f"{_file_name(verifier)}.log"
     try:
         for name, file in (("--json", json_file), ("--junit", junit)):
             if file is not None:
                 _check_file(name, file)
         if failures.exists() and not failures.is_dir():
             raise InputError(f"--failures: {failures} is not a folder; give the name of one.")
-        report = _watched(
-            console,
-            verifier,
-            asked=asked,
-            seed=seed,
-            max_minutes=max_minutes,
-            timeout=timeout,
-            topology=topology,
-            vocab=vocab,
-        )
+        with signals_raise():
+            report = _watched(
+                console,
+                verifier,
+                asked=asked,
+                seed=seed,
+                max_minutes=max_minutes,
+                timeout=timeout,
+                topology=topology,
+                vocab=vocab,
+                printed=printed,
+            )
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        _end(f"error: {error}", 2, printed, log)
     except HarnessError as error:
-        click.echo(
-            f"error: the certification itself failed, which is no verdict: {error}", err=True
-        )
-        sys.exit(2)
+        says = f"error: the certification itself failed, which is no verdict: {error}"
+        _end(says, 2, printed, log)
     except KeyboardInterrupt:
-        click.echo("interrupted: no verdict", err=True)
-        sys.exit(INTERRUPTED)
-    replay = replay_command(report, topology, vocab)
-    _print(console, report, replay)
+        _end("interrupted: no verdict", INTERRUPTED, printed, log)
+    except Signalled as ended:
+        _end("ended by a signal: no verdict", ended.exit_code, printed, log)
+    replay = replay_command(report, topology, vocab, max_minutes, timeout)
+    show(console, report, replay, printed, log)
     try:
+        _keep(printed, log)
         if json_file is not None:
-            _write(json_file, json.dumps({**report.to_json(), "replay": replay}, indent=1))
+            more = {"replay": replay, "printed": printed.to_json(log)}
+            _write(json_file, json.dumps({**report.to_json(), **more}, indent=1))
         if junit is not None:
             _write(junit, junit_xml(report))
         if report.verdict.failed:
@@ -125,6 +129,25 @@ def certify(
         click.echo(f"error: cannot write {error.filename}: {error.strerror}.", err=True)
         sys.exit(report.verdict.value or 2)
     sys.exit(report.verdict.value)
+
+
+def _end(says: str, code: int, printed: Printed, log: Path) -> NoReturn:
+    """End without a report; what was printed may say why."""
+    click.echo(says, err=True)
+    try:
+        if _keep(printed, log):
+            click.echo(f"what the verifier printed: {log}", err=True)
+    except OSError as error:
+        click.echo(f"error: cannot write {error.filename}: {error.strerror}.", err=True)
+    sys.exit(code)
+
+
+def _keep(printed: Printed, log: Path) -> bool:
+    """Write what was printed, if there was anything; whether there was."""
+    if printed.total:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        _write(log, printed.log())
+    return printed.total > 0
 
 
 def _check_file(option: str, file: Path) -> None:
@@ -157,82 +180,30 @@ def _watched(console: Console, verifier: str, **options: Any) -> Report:
         return certify_in_worker(verifier, progress=progress, **options)
 
 
-def replay_command(report: Report, topology: str | None, vocab: int | None) -> str:
-    """The command that gives this verdict again, bit for bit."""
-    parts = ["univer", "certify", report.subject, "--budget", report.budget]
+def replay_command(
+    report: Report,
+    topology: str | None,
+    vocab: int | None,
+    max_minutes: float = budget.DEFAULT_MINUTES,
+    timeout: float = budget.DEFAULT_TIMEOUT,
+) -> str:
+    """The command that gives this verdict again: bit for bit, unless time decided it."""
+    # What a smaller budget than was asked for found, it finds again.
+    ran = report.budget if report.verdict.failed else report.asked
+    parts = ["univer", "certify", shlex.quote(report.subject), "--budget", ran]
     parts += ["--seed", str(report.seed)]
     if topology is not None:
         parts += ["--topology", f"'{topology}'"]
     if vocab is not None:
         parts += ["--vocab", str(vocab)]
+    if max_minutes != budget.DEFAULT_MINUTES:
+        parts += ["--max-minutes", repr(max_minutes)]
+    if timeout != budget.DEFAULT_TIMEOUT:
+        parts += ["--timeout", repr(timeout)]
     return " ".join(parts)
 
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C: no verdict
-COLOURS = {"CERTIFIED": "green", "BIASED": "red", "BROKEN": "red", "INCONCLUSIVE": "yellow"}
-
-
-def _print(console: Console, report: Report, replay: str) -> None:
-    """A table of the layers, the verdict, what it means and how to replay it."""
-    table = Table(box=SIMPLE if console.is_terminal else ASCII, title=report.subject)
-    for column in ("layer", "case", "verdict", "n", "log10 E", "TV", "what was seen"):
-        right = column in ("n", "log10 E", "TV")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    shown = [r for r in report.results if r.layer == "L3" or r.verdict is not Verdict.CERTIFIED]
-    for result in shown:
-        colour = COLOURS[result.verdict.name]
-        table.add_row(
-            result.layer,
-            result.case,
-            f"[{colour}]{result.verdict.name}[/]",
-            f"{result.n:,}" if result.n else "",
-            "" if result.log10_e is None else f"{result.log10_e:.1f}",
-            "" if result.tv is None else f"{result.tv:.2g}",
-            result.detail,
-        )
-    console.print(table)
-    quiet = Counter(r.layer for r in report.results if r not in shown)
-    layers = ", ".join(f"{layer} {count}" for layer, count in quiet.items())
-    lines = [f"{quiet.total()} further checks passed ({layers})"]
-    lines += [_where(result) for result in report.results if _shows_where(result)][:1]
-    for match in report.matches:
-        lines.append(
-            f"looks like: {match.name} ({match.says.rstrip('.')}), log likelihood"
-            f" {match.margin:+.0f} against no fault"
-        )
-    if report.verdict is Verdict.BIASED and not report.matches:
-        lines.append("looks like: no fault of the catalogue explains it better than none")
-    if report.missing_laws is not None:
-        lines.append(f"not compared: {report.missing_laws}")
-    if report.pytest is not None:
-        lines += ["smallest toy that shows it, as a test:", "", *report.pytest.splitlines(), ""]
-    lines += [
-        f"{result.layer} {result.case}: warning: {result.extra['warning']}"
-        for result in report.results
-        if "warning" in result.extra
-    ][:1]
-    lines += [
-        f"{report.cycles_per_second:,.0f} cycles a second, {report.seconds:.0f} s",
-        f"verdict: {report.verdict.name} ({report.detail})",
-        f"what it means: {report.guarantee}",
-        f"replay: {replay}",
-    ]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def _shows_where(result: CaseResult) -> bool:
-    """Whether its worst prefix is off by more than chance."""
-    if result.verdict is not Verdict.BIASED or not result.findings:
-        return False
-    p_value = result.findings[0].p_value
-    return result.log10_e is None or (p_value is not None and p_value < budget.SHOWN_P_VALUE)
-
-
-def _where(result: CaseResult) -> str:
-    worst = result.findings[0]
-    tokens = ", ".join(f"{token}: {seen:.4f} for {due:.4f}" for token, seen, due in worst.tokens)
-    return f"where: {result.case} after {worst.place}, tokens {tokens}"
 
 
 def junit_xml(report: Report) -> str:
@@ -267,7 +238,7 @@ def write_failures(report: Report, replay: str, folder: Path) -> list[Path]:
     files = []
     for result in report.results:
         if result.verdict.failed:
-            name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{result.layer}-{result.case}")
+            name = _file_name(f"{result.layer}-{result.case}")
             data = {
                 "verifier": report.subject,
                 "seed": report.seed,
@@ -283,10 +254,14 @@ def write_failures(report: Report, replay: str, folder: Path) -> list[Path]:
     return files
 
 
-def _write(file: Path, text: str) -> None:
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", text)
+
+
+def _write(file: Path, content: str | bytes) -> None:
     """Write a file whole or not at all."""
     new = file.with_name(file.name + ".new")
-    new.write_text(text, encoding="utf-8")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
     new.replace(file)
 
 

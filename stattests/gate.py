@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from stattests import (
     small_batches,
 )
 from stattests.cases import Cases, cases_for, problems, users_own
+from stattests.conclusion import Conclusion, concluded
 from stattests.diagnosis import (
     Match,
     as_pytest,
@@ -74,6 +75,8 @@ class Report:
     matches, smallest, pytest: of a bias, the known faults that explain it best, the smallest toy
         that shows it, and a ready-to-paste test on that toy.
     missing_laws: what a bias could not be compared with, in a sentence.
+    also: what else was found that would be a verdict of another kind by itself.
+    notes: what a reader of the results may stumble over, a sentence each.
     """
 
     subject: str
@@ -92,6 +95,8 @@ class Report:
     smallest: dict[str, Any] | None = None
     pytest: str | None = None
     missing_laws: str | None = None
+    also: tuple[CaseResult, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -101,7 +106,11 @@ class Report:
             "exit_code": self.verdict.value,
             "reason": self.reason.name,
             "detail": self.detail,
+            "also": [
+                {"layer": found.layer, "case": found.case, **found.words()} for found in self.also
+            ],
             "guarantee": self.guarantee,
+            "notes": list(self.notes),
             "budget": self.budget,
             "asked": self.asked,
             "seed": self.seed,
@@ -117,7 +126,7 @@ class Report:
 
 
 @dataclass
-class Clock:
+class Speed:
     """Cycles of the sampling layer and the seconds that they took."""
 
     cycles: int = 0
@@ -151,6 +160,7 @@ def certify(
     vocab: int | None = None,
     diagnose: bool = True,
     progress: Progress = _silent,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Report:
     """Certify a subject.
 
@@ -164,6 +174,7 @@ def certify(
         vocab: adds problems of this vocabulary.
         diagnose: look for known faults and for the smallest toy after a bias (about a minute).
         progress: called before each step.
+        clock: gives the seconds so far.
 
     Raises:
         InputError: an unknown budget, topology or a vocabulary that is too small.
@@ -174,41 +185,37 @@ def certify(
         )
     if not max_minutes > 0:
         raise InputError(f"max-minutes: expected a number > 0, got {max_minutes:g}.")
-    start = time.monotonic()
+    start = clock()
     cases = cases_for(subject.max_arity, subject.full_trees)
     own = users_own(topology, vocab, subject.max_arity, subject.full_trees)
     results: list[CaseResult] = []
     plan: Plan | None = None
-    clock = Clock()
+    speed = Speed()
     try:
         progress("contract", 0.0)
         _seed(subject, "contract", seed)
         first = problems(cases.sampled[:4])
-        run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes)
+        run = Run(budget.ALPHA_RUN, budget.BUDGETS[asked], seed, start + 60 * max_minutes, clock)
         before = purity.answers(subject, first[0], run)
         results += [purity.contract(subject, problem, run) for problem in first]
-        plan = _plan(subject, cases, asked, own, seed, max_minutes)
+        plan = _plan(subject, cases, asked, own, run, max_minutes)
         # Tests that bet: L3, wide, L2 and its L1, pairs of rows and of calls, lags.
         count = len(plan.sampled) + len(plan.wide) + 2 * len(plan.integrated) + 2
         count += len(LAG_FAMILIES) + len(small_batches.SIZES)
-        run = Run(
-            budget.ALPHA_RUN / count,
-            budget.BUDGETS[plan.budget],
-            seed,
-            start + 60 * max_minutes,
-        )
-        for step, share, found in _layers(subject, plan, run, clock):
+        run = replace(run, alpha=budget.ALPHA_RUN / count, delta=budget.BUDGETS[plan.budget])
+        for step, share, found in _layers(subject, plan, run, speed):
             progress(step, share)
             results += [] if found is None else [found]
         after = purity.lifetime(subject, first[0], run, before)
         results += [after] if after is not None else []
     except ContractError as error:
         results.append(CaseResult("contract", "contract", Verdict.BROKEN, error.reason, error.seen))
-    verdict, reason, detail = _conclude(results, plan, asked)
     ran = plan.budget if plan else asked
+    end = concluded(results, ran, asked)
+    detail = end.detail
     matches: list[Match] = []
     smallest = missing = None
-    if verdict is Verdict.BIASED and diagnose:
+    if end.verdict is Verdict.BIASED and diagnose:
         progress("diagnosis", 1.0)
         missing = missing_laws(subject)
         try:
@@ -217,16 +224,16 @@ def certify(
             detail += f"; no diagnosis: {error.seen}"
     return Report(
         subject.name,
-        verdict,
-        reason,
+        end.verdict,
+        end.reason,
         detail,
-        _guarantee(verdict, results, ran, plan),
+        _guarantee(end, results, ran, plan),
         ran,
         asked,
         seed,
         tuple(results),
-        clock.rate(),
-        time.monotonic() - start,
+        speed.rate(),
+        clock() - start,
         {
             "univer": version,
             "torch": torch.__version__,
@@ -238,6 +245,8 @@ def certify(
         smallest.to_json() if smallest else None,
         as_pytest(subject.name, smallest) if smallest else None,
         missing,
+        end.also,
+        end.notes,
     )
 
 
@@ -246,7 +255,7 @@ def _plan(
     cases: Cases,
     asked: str,
     own: list[Problem],
-    seed: int,
+    run: Run,
     max_minutes: float,
 ) -> Plan:
     """Measure the subject's speed on the pilots and choose the largest budget that fits."""
@@ -254,13 +263,13 @@ def _plan(
     chosen = [*own, *problems(cases.sampled)]
     sampled, ran, spent = [], 0, 0.0
     for problem in chosen:
-        _seed(subject, f"pilot/{problem.name}", seed)
-        generator = torch_generator(f"L3/{problem.name}", batch=0, root=seed)
-        before = time.monotonic()
+        _seed(subject, f"pilot/{problem.name}", run.root)
+        generator = torch_generator(f"L3/{problem.name}", batch=0, root=run.root)
+        before = run.clock()
         at_once = trees_a_call(subject, problem, size)
         calls = min(-(-size // at_once), budget.PILOT_CALLS)
         pilot = [cycles(subject, problem, at_once, generator) for _ in range(calls)]
-        spent += time.monotonic() - before
+        spent += run.clock() - before
         ran += calls * at_once
         sampled.append((problem, pilot))
     rate = ran / max(spent, 1e-9)
@@ -292,7 +301,7 @@ def _seed(subject: Subject, case: str, root: int) -> None:
 
 
 def _layers(
-    subject: Subject, plan: Plan, run: Run, clock: Clock
+    subject: Subject, plan: Plan, run: Run, speed: Speed
 ) -> Iterator[tuple[str, float, CaseResult | None]]:
     """Every step's name, the share done before it, and what the step before found."""
     zeros = [problem for problem, _ in plan.sampled if (problem.target == 0).any()][:6]
@@ -301,7 +310,7 @@ def _layers(
     def add(name: str, cost: float, problem: Problem, layer: Callable[..., Any]) -> None:
         def call() -> Iterator[CaseResult | None]:
             _seed(subject, f"{name}/{problem.name}", run.root)
-            start = time.monotonic()
+            start = run.clock()
             if start > run.deadline:
                 late = (Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, "not begun in time")
                 yield CaseResult(problem.name, name, *late)
@@ -311,8 +320,8 @@ def _layers(
                 if found is not None and found.verdict.failed:
                     found.extra["problem"] = problem.to_json()
                 if found is not None and name == "L3":
-                    clock.cycles += found.n
-                    clock.seconds += time.monotonic() - start
+                    speed.cycles += found.n
+                    speed.seconds += run.clock() - start
                 yield found
 
         steps.append((f"{name} {problem.name}", cost, call))
@@ -364,33 +373,10 @@ def _first_of_each(families: tuple[str, ...], plan: Plan) -> Iterator[Problem]:
         yield next(problem for problem, _ in plan.sampled if problem.family == family)
 
 
-def _rank(result: CaseResult) -> int:
-    """Which findings decide: a broken contract, a bias, a lost length, time; 9 decides nothing."""
-    if result.verdict is Verdict.BROKEN:
-        return 2 if result.reason in (Reason.SHORTER, Reason.ANOTHER_LAW) else 0
-    if result.verdict is Verdict.BIASED:
-        return 1
-    # Where probing does not apply or finds no boxes, sampling gives the verdict.
-    return 3 if result.verdict is Verdict.INCONCLUSIVE and result.layer != "Lx" else 9
-
-
-def _conclude(
-    results: list[CaseResult], plan: Plan | None, asked: str
-) -> tuple[Verdict, Reason, str]:
-    deciding = min(results, key=_rank)  # the first of its rank
-    if _rank(deciding) < 9:
-        detail = f"{deciding.layer} {deciding.case}: {deciding.detail}"
-        return deciding.verdict, deciding.reason, detail
-    if plan is not None and plan.budget != asked:
-        detail = f"budget {asked} does not fit the time; {plan.budget} ran and found nothing"
-        return Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail
-    return Verdict.CERTIFIED, Reason.ALL_PASSED, Reason.ALL_PASSED.value
-
-
-def _guarantee(verdict: Verdict, results: list[CaseResult], ran: str, plan: Plan | None) -> str:
+def _guarantee(end: Conclusion, results: list[CaseResult], ran: str, plan: Plan | None) -> str:
     sampled = [r for r in results if r.layer == "L3" and r.verdict is Verdict.CERTIFIED]
-    if plan is None or not sampled or verdict.failed:
-        return "nothing was certified"
+    if plan is None or not sampled or end.verdict.failed:
+        return end.nothing_certified
     largest = max(r.log10_e or 0.0 for r in sampled)
     total = sum(r.n for r in sampled)
     exact = [r for r in results if r.layer in ("L0", "Lx") and r.verdict is Verdict.CERTIFIED]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from math import log, sqrt
 from typing import Any
@@ -33,7 +32,7 @@ def pairs(subject: Subject, problem: Problem, run: Run) -> Iterator[CaseResult]:
     generator = torch_generator(f"pairs/{problem.name}", root=run.root)
     size = trees_a_call(subject, problem) + 1 & ~1  # rows are paired
     n, before = 0, None
-    while n < needed and time.monotonic() < run.deadline:
+    while n < needed and not run.late:
         first = cycles(subject, problem, size, generator).tokens[:, 0]
         codes = {"rows": first[::2] * problem.vocab + first[1::2]}
         if before is not None:

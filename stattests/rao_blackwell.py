@@ -17,7 +17,6 @@ Letters: B trees, N nodes, V vocabulary, R prefixes, L bets.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, inf, log
@@ -179,7 +178,7 @@ def _integrated(
             extra={"path": path},
         )
 
-    while bets.n < most and time.monotonic() < run.deadline:
+    while bets.n < most and not run.late:
         count = min(size, most - bets.n)
         drawn = draw(subject, problem, count, generator, rename(problem, generator))
         law = subject.law(problem.topology, drawn.tokens, drawn.target, drawn.draft)

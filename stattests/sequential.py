@@ -8,7 +8,6 @@ length that have the same law, and a fault that only shows deep down has nowhere
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, log
@@ -126,7 +125,7 @@ def sample(
         return Stopped(verdict, reason, detail, n, value / log(10), path)
 
     while n < needed:
-        if time.monotonic() > run.deadline:
+        if run.late:
             detail = f"{n} of {needed} cycles"
             return stopped(Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME, detail)
         out = cycles_after(n)

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 
 from stattests.answers import Decisions, check_law, check_output, check_single
+from stattests.naming import kind_of, named, needed, not_made
+from stattests.raised import package_of, raised
 from stattests.verdict import ContractError, Reason
 from univer import (
     DRAFTING,
@@ -112,11 +114,10 @@ class Subject:
         try:
             return function(*arguments, **named)
         except BaseException as error:  # a verifier that calls sys.exit ends nothing but itself
-            text = " ".join(str(error).split())[:300]
-            name = getattr(function, "__name__", type(function).__name__)
-            raise ContractError(
-                Reason.RAISED, f"{name} raised {type(error).__name__}: {text}"
-            ) from error
+            inner = function.func if isinstance(function, partial) else function
+            name = getattr(inner, "__name__", type(inner).__name__)
+            said = raised(error, package_of(inner))
+            raise ContractError(Reason.RAISED, f"{name} raised {said}") from error
         finally:
             self.on_call(False)
 
@@ -217,7 +218,15 @@ def of_object(name: str, thing: Any) -> Subject:
     """
     drafting, function = getattr(thing, "drafting", None), getattr(thing, "verify", None)
     if not callable(function):
-        raise InputError(f"{name}: it has no verify(tree, target_probs, draft_probs, *, uniforms).")
+        raise InputError(
+            f"{name}: it has no verify(tree, target_probs, draft_probs, *, uniforms); expected an"
+            f" object with `drafting` and `verify`, got {kind_of(thing)}."
+        )
+    if drafting is None:
+        raise InputError(
+            f"{name}: it has no drafting; give it one of {', '.join(sorted(DRAFTING))} or a"
+            " callable (draft_probs, arity, uniforms)."
+        )
     if not callable(drafting) and not (isinstance(drafting, str) and drafting in DRAFTING):
         raise InputError(
             f"{name}: its drafting is {drafting!r}; expected one of {', '.join(sorted(DRAFTING))}"
@@ -292,25 +301,29 @@ def load(spec: str) -> Subject:
     """
     if spec in VERIFIERS:
         return builtin(spec)
-    module_name, colon, attribute = spec.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InputError(
-            f"verifier: {spec!r} is unknown; expected one of {', '.join(VERIFIERS)} or"
-            " module:attribute."
-        )
+    module_name, attribute = named(spec)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         thing: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             thing = getattr(thing, part)
-        if inspect.isclass(thing) or (callable(thing) and not hasattr(thing, "verify")):
+        makes = inspect.isclass(thing) or (callable(thing) and not hasattr(thing, "verify"))
+        needs = needed(thing) if makes else []
+        if makes and not needs:
             thing = thing()
+    except BaseException as error:  # whatever its module or its constructor raises
+        raise _cannot_load(spec, error) from error
+    if needs:
+        raise InputError(not_made(spec, attribute, thing, needs))
+    try:
         return of_object(spec, thing)
     except InputError:
         raise
-    except BaseException as error:  # whatever its module, its constructor or a property raises
-        text = " ".join(str(error).split())[:300]
-        raise InputError(
-            f"verifier: cannot load {spec!r}: {type(error).__name__}: {text}."
-        ) from error
+    except BaseException as error:  # whatever a property raises
+        raise _cannot_load(spec, error) from error
+
+
+def _cannot_load(spec: str, error: BaseException) -> InputError:
+    package = spec.partition(":")[0].partition(".")[0]
+    return InputError(f"verifier: cannot load {spec!r}: {raised(error, package)}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import inf
@@ -93,9 +95,15 @@ class CaseResult:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        data = asdict(self)
-        data["verdict"], data["reason"] = self.verdict.name, self.reason.name
-        return data
+        return {**asdict(self), **self.words()}
+
+    def words(self) -> dict[str, str]:
+        """Its verdict, reason and detail."""
+        return {
+            "verdict": self.verdict.name,
+            "reason": self.reason.name,
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True)
@@ -103,13 +111,19 @@ class Run:
     """What all layers share.
 
     alpha: false-alarm rate of one case; delta: the TV to catch; root: where streams start;
-    deadline: on time.monotonic's clock.
+    deadline: on the clock, which gives seconds.
     """
 
     alpha: float
     delta: float
     root: int
     deadline: float = inf
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def late(self) -> bool:
+        """Whether its time is over."""
+        return self.clock() > self.deadline
 
 
 def passed(case: str, layer: str, detail: str, **numbers: Any) -> CaseResult:

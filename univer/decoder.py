@@ -26,7 +26,7 @@ from univer.drafters import Drafter
 from univer.drafters.small_model import SmallModel
 from univer.drafting import DraftTree, draft_tree
 from univer.dynamic_tree import Dynamic, check_draft_law, grow
-from univer.errors import InputError, check_token_ids
+from univer.errors import InputError, check_token_ids, described
 from univer.filters import Filters, Shaping
 from univer.from_logits import verify_logits
 from univer.topology import Topology
@@ -248,7 +248,7 @@ def _prompt_ids(prompt: Sequence[int] | Tensor, vocabulary: int) -> list[int]:
             )
         prompt = prompt.flatten().tolist()
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
-        raise InputError(f"prompt: expected token ids, got {type(prompt).__name__}.")
+        raise InputError(f"prompt: expected token ids, got {described(prompt)}.")
     if not prompt:
         raise InputError("prompt: it is empty; at least one token (such as BOS) is needed.")
     check_token_ids("prompt", prompt, vocabulary)

@@ -22,6 +22,7 @@ from univer.errors import (
     check_logit_rows,
     check_prob_rows,
     check_uniforms,
+    described,
     first,
     node_in_tree,
 )
@@ -51,7 +52,7 @@ class DraftTree:
                 f"tree.topology: expected a Topology, got {type(self.topology).__name__}."
             )
         if not isinstance(self.tokens, Tensor) or self.tokens.dtype != torch.int64:
-            given = getattr(self.tokens, "dtype", type(self.tokens).__name__)
+            given = described(self.tokens)
             raise InputError(f"tree.tokens: expected an int64 tensor [B, N], got {given}.")
         if self.tokens.ndim != 2 or self.tokens.shape[1] != self.topology.num_nodes:
             raise InputError(
@@ -237,8 +238,7 @@ def draft_tree(
         raise InputError(f"topology: expected a Topology, got {type(topology).__name__}.")
     check_arity(topology, DRAFTING[drafting].max_arity, f"the draft law {drafting!r}")
     if not isinstance(root, Tensor) or root.dtype != torch.int64 or root.ndim != 1:
-        given = getattr(root, "shape", type(root).__name__)
-        raise InputError(f"root: expected an int64 tensor [B], got {given}.")
+        raise InputError(f"root: expected an int64 tensor [B], got {described(root)}.")
     uniforms = take_uniforms(uniforms, generator, (root.shape[0], topology.num_nodes), root.device)
     law, table = DRAFTING[drafting], indices(topology, root.device)
     tokens = root.new_full((root.shape[0], topology.num_nodes), -1)

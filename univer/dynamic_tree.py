@@ -31,7 +31,7 @@ from torch import Tensor
 from univer.composition import present_nodes
 from univer.draft_laws import DRAFTING
 from univer.drafting import DraftTree, NextLaw, check_level, check_tokens, laws_of_level
-from univer.errors import InputError, check_prob_rows, check_rows_shape, node_in_tree
+from univer.errors import InputError, check_prob_rows, check_rows_shape, described, node_in_tree
 from univer.filters import Filters
 from univer.indices import columns, indices, set_columns
 from univer.topology import MAX_NODES, Topology
@@ -204,8 +204,7 @@ def grow(shape: Dynamic, root: Tensor, next_law: NextLaw) -> Grown:
         ((-1, 0, 0, 1, 3), tensor([[0, 1, 2, 1, 1]]))
     """
     if not isinstance(root, Tensor) or root.dtype != torch.int64 or root.shape != (1,):
-        given = getattr(root, "shape", type(root).__name__)
-        raise InputError(f"root: expected an int64 tensor [1] (one tree), got {given}.")
+        raise InputError(f"root: expected an int64 tensor [1] (one tree), got {described(root)}.")
     parents, tokens = [-1], root[None]
     values = torch.ones(1, 1, dtype=torch.float64, device=root.device)
     expanded: list[int] = []

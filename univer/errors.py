@@ -44,15 +44,35 @@ def check_exactly_one(first: str, given: object, second: str, other: object) -> 
         raise InputError(f"{first}, {second}: pass exactly one of the two, got {which}.")
 
 
+def described(value: object) -> str:
+    """What a value is, in words: a tensor by its type and shape, arrays of other kinds as well.
+
+    Example:
+        >>> [described(value) for value in (torch.zeros(2, 3), [0], None)]
+        ['torch.float32 of shape [2, 3]', 'list', 'NoneType']
+        >>> described(torch.zeros(2).numpy())
+        'a NumPy array of shape [2] and dtype float32 (torch.from_numpy makes it a tensor)'
+    """
+    kind, shape = type(value), getattr(value, "shape", None)
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {_shape(value)}"
+    if not isinstance(shape, tuple) or not hasattr(value, "dtype"):
+        return kind.__name__
+    what = f"{list(shape)} and dtype {value.dtype}"
+    if (kind.__module__, kind.__name__) == ("numpy", "ndarray"):
+        return f"a NumPy array of shape {what} (torch.from_numpy makes it a tensor)"
+    return f"{kind.__module__}.{kind.__name__} of shape {what}"
+
+
 def check_floating(argument: str, value: object) -> None:
     """Check that a value is a floating-point tensor."""
     if not isinstance(value, Tensor):
-        raise InputError(f"{argument}: expected a torch tensor, got {type(value).__name__}.")
+        raise InputError(f"{argument}: expected a torch tensor, got {described(value)}.")
     if not value.is_floating_point():
-        raise InputError(f"{argument}: expected a floating-point tensor, got {value.dtype}.")
+        raise InputError(f"{argument}: expected a floating-point tensor, got {described(value)}.")
     if value.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise InputError(f"{argument}: expected one of {known}, got {value.dtype}.")
+        raise InputError(f"{argument}: expected one of {known}, got {described(value)}.")
 
 
 def _shape(tensor: Tensor) -> str:
@@ -140,8 +160,7 @@ def check_logit_rows(argument: str, rows: Tensor, present: Tensor, place: Place)
 def check_uniforms(argument: str, uniforms: object, shape: tuple[int, ...], device: object) -> None:
     """Check random numbers: a float64 tensor of this shape with values in [0, 1)."""
     if not isinstance(uniforms, Tensor) or uniforms.dtype != torch.float64:
-        kind = uniforms.dtype if isinstance(uniforms, Tensor) else type(uniforms).__name__
-        raise InputError(f"{argument}: expected a float64 tensor, got {kind}.")
+        raise InputError(f"{argument}: expected a float64 tensor, got {described(uniforms)}.")
     if uniforms.shape != shape:
         raise InputError(f"{argument}: expected shape {list(shape)}, got {_shape(uniforms)}.")
     if uniforms.device != device:

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from univer.errors import InputError
+from univer.errors import InputError, described
 from univer.rows import normalise
 
 
@@ -85,9 +85,7 @@ class Filters:
     def __call__(self, logits: Tensor) -> Tensor:
         """The law of these logits [..., V]: float64 for float64 logits, else float32."""
         if not isinstance(logits, Tensor) or logits.ndim == 0 or logits.shape[-1] == 0:
-            raise InputError(
-                f"logits: expected a tensor [..., V], got {getattr(logits, 'shape', type(logits))}."
-            )
+            raise InputError(f"logits: expected a tensor [..., V], got {described(logits)}.")
         logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)

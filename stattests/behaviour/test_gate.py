@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import count
 from typing import Any
 from xml.etree import ElementTree
 
@@ -197,14 +198,50 @@ def test_reseeding_every_call_is_dependence() -> None:
     assert report.verdict is Verdict.BIASED
 
 
+class Slow(TargetOnly):
+    """A verifier that takes some seconds a tree, on a clock of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.trees = seconds, 0
+
+    def verify(self, *arguments: Any, uniforms: Any) -> tuple[list[int], int]:
+        """The same answer, later."""
+        self.trees += 1
+        return super().verify(*arguments, uniforms=uniforms)
+
+    def clock(self) -> float:
+        """The seconds so far."""
+        return self.seconds * self.trees
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.parametrize(("seconds", "fits"), [(2e-4, "smoke"), (2e-5, "pr"), (0.0, "nightly")])
+def test_the_largest_budget_that_fits_the_time_is_planned(seconds: float, fits: str) -> None:
+    slow = Slow(seconds)
+    subject, rows = of_object("slow", slow), few(None)
+    run = Run(budget.ALPHA_RUN, 0.05, budget.ROOT_SEED, clock=slow.clock)
+    assert gate._plan(subject, rows, "nightly", [], run, max_minutes=1).budget == fits
+
+
 @pytest.mark.usefixtures("few_problems")
 def test_a_budget_that_does_not_fit_runs_a_smaller_one_and_says_so() -> None:
-    report = certify(of_object("slow", TargetOnly()), asked="nightly", max_minutes=1)
+    slow = Slow(2e-4)
+    subject = of_object("slow", slow)
+    report = certify(subject, asked="nightly", max_minutes=1, clock=slow.clock)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.budget == "smoke"
     assert "budget nightly does not fit" in report.detail
-    hurried = certify(builtin("univer"), asked="pr", max_minutes=1e-4)
-    assert (hurried.verdict, hurried.reason) == (Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME)
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.parametrize("minutes", [1e-4, 0.5])
+def test_a_run_whose_time_is_over_ends_without_a_verdict(minutes: float) -> None:
+    """A tick at every look at the clock: the second time is over after some layers."""
+    ticks = count()
+    report = certify(
+        builtin("univer"), asked="smoke", max_minutes=minutes, clock=lambda: float(next(ticks))
+    )
+    assert (report.verdict, report.reason) == (Verdict.INCONCLUSIVE, Reason.OUT_OF_TIME)
 
 
 @pytest.mark.stat

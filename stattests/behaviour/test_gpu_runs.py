@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from gpu_runs.prompts import read_prompts
 from gpu_runs.separate import PLAIN
 from gpu_runs.tables import evidence
 from gpu_runs.units import rows_of_unit
+from stattests.behaviour import HANGS
 from stattests.behaviour.tiny_models import plain_logits
 from stattests.behaviour.tiny_runs import (
     assert_one_sentence,
@@ -51,14 +51,33 @@ def whole(model: str, tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     return finished(write_config(tmp_path_factory.mktemp("whole"), model, settings=TWO_SETTINGS))
 
 
+# A run that is killed as soon as it has written some parts: arguments are their number and a file.
+KILLED = """
+import os, signal, sys
+from gpu_runs import __main__, run
+
+write, left = run.write_part, int(sys.argv.pop(1))
+
+def write_part(*arguments):
+    global left
+    path = write(*arguments)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+run.write_part = write_part
+__main__.main()
+"""
+
+
 def killed(config: Path, parts: int) -> pl.DataFrame:
     """The rows of a run that is killed when it has written this many parts."""
-    folder = config.parent / "rows"
-    with subprocess.Popen(**command("gpu_runs", str(config))) as process:
-        while process.poll() is None and len(list(folder.glob("part-*"))) < parts:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-    return rows(folder)
+    started = command("gpu_runs", str(config))
+    started["args"][1:3] = ["-c", KILLED, str(parts)]
+    done = subprocess.run(**started, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return rows(config.parent / "rows")
 
 
 def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(
@@ -66,7 +85,7 @@ def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(
 ) -> None:
     config = write_config(tmp_path, model, settings=TWO_SETTINGS)
     plan = units(read_config(config), read_prompts())
-    assert 3 <= killed(config, 3)["unit"].n_unique() < len(plan)
+    assert killed(config, 3)["unit"].n_unique() == 3 < len(plan)
     half = tmp_path / "rows" / ".new-123-part-0-99.parquet"  # as if killed while writing
     half.write_bytes(b"half")
     assert_frame_equal(finished(config, "--resume"), whole)
@@ -93,7 +112,7 @@ def test_two_ranks_write_the_rows_of_one_process(
     config, folder = write_config(tmp_path, model, settings=TWO_SETTINGS), tmp_path / "rows"
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
     with subprocess.Popen(**command(*torchrun, "gpu_runs", str(config))) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors
     assert {path.name.split("-")[1] for path in folder.glob("part-*")} == {"0", "1"}
     assert_frame_equal(rows(folder), whole)

@@ -11,6 +11,7 @@ import torch
 from univer import (
     PAPER,
     DraftTree,
+    Filters,
     InputError,
     Topology,
     Verifier,
@@ -331,3 +332,42 @@ def test_randomness_is_checked_before_it_is_used() -> None:
     with pytest.raises(InputError, match="target_probs"):
         call({**arguments, "generator": generator})
     assert torch.equal(generator.get_state(), before)
+
+
+ROOT, LAW = torch.zeros(2, dtype=torch.int64), torch.full((2, 4), 0.25)
+ETA = torch.zeros(2, 3, dtype=torch.float64)
+GIVEN: dict[str, Callable[[Any], Any]] = {  # every argument that must be a tensor, and a right one
+    "tree.tokens": lambda wrong: DraftTree(TOPOLOGY, wrong(torch.zeros(B, N, dtype=torch.int64))),
+    "root": lambda wrong: draft_tree("top_residual", TOPOLOGY, wrong(ROOT), None, uniforms=ETA),  # type: ignore[arg-type]
+    "draft_probs": lambda wrong: draft_children("top_residual", wrong(LAW), 3, ETA),
+    "scores": lambda wrong: draft_children("top_residual", LAW, 3, ETA, wrong(LAW)),
+    "logits": lambda wrong: Filters()(wrong(LAW)),
+    **{
+        name: lambda wrong, name=name: call({**good(), name: wrong(good()[name])})  # type: ignore[misc]
+        for name in ("target_probs", "draft_probs", "uniforms")
+    },
+}
+WRONG: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a NumPy array of shape {shape} and dtype {dtype}": lambda right: right.numpy(),
+    "list": lambda right: right.tolist(),
+    "NoneType": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("argument", GIVEN)
+def test_what_is_no_tensor_is_called_what_it_is(argument: str, kind: str) -> None:
+    seen: list[torch.Tensor] = []
+
+    def wrong(right: torch.Tensor) -> Any:
+        seen.append(right)
+        return WRONG[kind](right)
+
+    if (argument, kind) in {("scores", "NoneType"), ("uniforms", "NoneType")}:
+        pytest.skip("None means that there is none")
+    with pytest.raises(InputError) as refused:
+        GIVEN[argument](wrong)
+    dtype = str(seen[0].dtype).removeprefix("torch.")
+    says = kind.format(shape=list(seen[0].shape), dtype=dtype)
+    assert str(refused.value).startswith(f"{argument}: expected ")
+    assert f", got {says}" in str(refused.value)

@@ -24,7 +24,7 @@ from reference.composed import Composed
 from reference.laws import Law, Number
 from reference.laws import ratio as exact_ratio
 from reference.laws import share_out as exact_share_out
-from stattests import budget, cli, gate
+from stattests import budget, gate
 from stattests.behaviour.few_problems import few
 from stattests.crosscheck.test_planted_faults import check
 from stattests.diagnosis import best_matches, missing_laws
@@ -32,6 +32,8 @@ from stattests.faults import FAULTS, laws
 from stattests.faults import subject as planted
 from stattests.faults.__main__ import main as write_laws
 from stattests.gate import Report, certify
+from stattests.printed import Printed
+from stattests.report_text import show
 from stattests.strategies import for_toys
 from stattests.subject import load
 from stattests.theorems.checks import check_output_law
@@ -92,7 +94,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def printed(report: Report) -> str:
     shown = io.StringIO()
-    cli._print(Console(file=shown), report, "replay")
+    show(Console(file=shown), report, "replay", Printed(), Path("log"))
     return shown.getvalue()
 
 
