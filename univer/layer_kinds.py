@@ -28,7 +28,11 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
     get_layer_types_and_kwargs,
 )
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_masks_for_generate
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING,
+    create_masks_for_generate,
+)
 
 from univer.errors import InputError
 
@@ -129,10 +133,11 @@ def read_layers(model: Any, config: Any, argument: str) -> Layers:
     reasons = {
         f"layers of type {', '.join(states)} keep a state beside keys and values, which"
         " has no room for siblings": bool(states),
-        f"layers of type {', '.join(blind)} count slots of the cache, where siblings have one"
-        " each but share a position": bool(blind),
-        "its ALiBi counts slots of the cache, where siblings have one each but share a"
-        " position": bool(getattr(config, "alibi", False)),
+        f"what layers of type {', '.join(blind)} see goes by slots of the cache, and siblings"
+        " share a position, not a slot": bool(blind),
+        "its ALiBi goes by slots of the cache, and siblings share a position, not a slot": bool(
+            getattr(config, "alibi", False)
+        ),
         "its forward takes no position ids, and siblings share a position": not takes(
             "position_ids"
         ),
@@ -204,9 +209,11 @@ def _rules(config: Any, kinds: Sequence[str]) -> dict[str, Rule]:
     """For each kind of attention what it may see, as the model's own masks have it."""
     asked = copy.copy(config)
     asked._attn_implementation_internal = RULES
-    asked.layer_types = list(kinds)
-    made = create_masks_for_generate(
-        config=asked, inputs_embeds=torch.empty(1, 1, 1), attention_mask=None, cache=None
-    )
-    # Nothing is made where transformers does not know one of the kinds.
-    return {kind: rule for kind, rule in (made or {}).items() if rule is not None}
+    asked.layer_types = [kind for kind in kinds if kind in LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING]
+    try:
+        made = create_masks_for_generate(
+            config=asked, inputs_embeds=torch.empty(1, 1, 1), attention_mask=None, cache=None
+        )
+    except (RuntimeError, ValueError):  # windows that differ from layer to layer, or are not named
+        return {}
+    return {kind: rule for kind, rule in made.items() if rule is not None}

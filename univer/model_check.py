@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 LONGEST = 1024
 SHORTEST = 2  # tokens of the text where no window is named
-WINDOWS = ("sliding_window", "attention_chunk_size", "window_size", "attention_window_size")
+WINDOWS = (
+    "sliding_window",
+    "attention_chunk_size",
+    "window_size",
+    "attention_window_size",
+    "index_topk",
+)
 SEED = 20
 # Root-mean-square difference of a row's logits, by the spread of the row. Rounding does 1e-5 in
 # float32, and 1e-3 where CUDA multiplies float32 with the ten bits of TF32; much of a float64 model
@@ -41,7 +47,7 @@ TOLERANCE = {
     torch.bfloat16: 0.3,
 }
 FIRST = {True: (-1, 0, 1), False: (-1, 0, 0, 1, 2)}  # the first chain, the first tree
-KEPT = {True: 1, False: 2}  # the node of it that is kept
+KEPT = {True: (1, 2), False: (2, 4)}  # a node of it that is kept, and its child, read again
 SECOND = Topology((-1, 0))
 # What a forward raises that does not know what to do with its arguments.
 REFUSALS = (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
@@ -85,22 +91,19 @@ def _fault(session: CachedModel, way: str, *, chains: bool) -> str | None:
     model = session.model
     trial = type(session)(model, session.argument, check=False)
     trial.forward, trial.way = model.forward, way
-    first, kept = Topology(FIRST[chains]), KEPT[chains]
+    first, (kept, again) = Topology(FIRST[chains]), KEPT[chains]
     length = _text_length(session.config, session.max_positions)
-    ids = _tokens(model, session.vocabulary, length + first.num_nodes + 2)
-    text, new = ids[:length], ids[length:]
-    drafts = [text[-1], *new[: first.num_nodes - 1]]
-    # The node that is kept, a token that was not drafted there, the next root, and a draft.
-    later = [*text, drafts[kept], *new[first.num_nodes - 1 : first.num_nodes + 1]]
-    more = [later[-1], new[first.num_nodes + 1]]
+    ids = _tokens(model, session.vocabulary, length + first.num_nodes + 1)
+    text, drafts, (root, draft) = ids[:length], ids[length - 1 : -2], ids[-2:]
+    later = [*text, drafts[kept], drafts[again], root]
     try:
         if trial.layers.stateful:  # or else a rejection would bring back an empty state
             trial.logits(text[:1], DraftTree(SECOND, torch.tensor([[text[0], -1]])), (0,))
         rows = [*_read(trial, text, first, drafts)]
         trial.keep([kept])
-        rows += _read(trial, later, SECOND, more)
+        rows += _read(trial, later, SECOND, [root, draft])
         paths = [[*text[:-1], *(drafts[v] for v in _path(first, v))] for v in range(len(drafts))]
-        paths += [later, [*later, more[1]]]
+        paths += [later, [*later, draft]]
         plain = _plain_rows(model, paths)
     except torch.OutOfMemoryError:
         raise
@@ -150,11 +153,14 @@ def _distance(row: Tensor, other: Tensor) -> float:
 
 
 def _text_length(config: Any, positions: int | None) -> int:
-    """Tokens of a text that ends at the edge of the longest window, so that nodes lie beyond it."""
-    named = (getattr(config, name, None) for name in WINDOWS)
-    windows = [w for w in named if isinstance(w, int) and SHORTEST < w <= LONGEST]
-    room = (LONGEST if positions is None else positions) - 4
-    return max(1, min(max(windows, default=SHORTEST), room))
+    """Tokens of the text before the first tree: its edge lies within the tree's slots.
+
+    Nodes beyond it by their slots are within it by their positions; the second step goes beyond it.
+    """
+    named = (getattr(layer, name, None) for layer in config.per_layer_config for name in WINDOWS)
+    windows = [w - 2 for w in named if isinstance(w, int) and SHORTEST + 2 < w <= LONGEST]
+    length = max(windows, default=SHORTEST)
+    return length if positions is None else max(1, min(length, positions - 4))
 
 
 def _tokens(model: Any, vocabulary: int, count: int) -> list[int]:
