@@ -62,6 +62,7 @@ class CachedModel:
         self.way = ways(self.layers, chains=True)[0]
         self.vocabulary = _vocabulary(model, config)
         self.max_positions = _max_positions(config)
+        self.turn = _turn(config)
         self.length = 0
         self.nodes: tuple[int, ...] = ()
         self.forward: Callable[..., Any] = model
@@ -151,6 +152,9 @@ class CachedModel:
             sees = _sees(tree.topology, self.length, self.nodes, len(pending), fed)
             slots = torch.tensor([*held, *rows])
             mask = self.layers.masks(sees, slots[len(held) :], slots, self.model.dtype)
+        if self.turn is not None and len(text) <= self.turn:
+            # Nodes behind it are beyond the token budget, see below, but would turn all angles.
+            rows = [min(place, self.turn - 1) for place in rows]
         logits = self._feed([*pending, *drafted], rows, mask, len(nodes))
         self.length = len(text)
         self.nodes += tuple(fed)
@@ -303,3 +307,15 @@ def _max_positions(config: Any) -> int | None:
     names = ("max_position_embeddings", "max_seq_len")
     limits = [value for name in names if isinstance(value := getattr(config, name, None), int)]
     return min((limit for limit in limits if limit > 0), default=None)
+
+
+def _turn(config: Any) -> int | None:
+    """Tokens beyond which a text is read with other rotary angles from its beginning (longrope)."""
+    given = getattr(config, "rope_parameters", None) or {}
+    ropes = [given, *(rope for rope in given.values() if isinstance(rope, dict))]
+    turns = [
+        rope["original_max_position_embeddings"]
+        for rope in ropes
+        if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
+    ]
+    return min(turns, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,14 @@ ABSENT = {  # a topology, tokens with absent nodes anywhere, the path that is ke
 }
 
 
-@pytest.mark.parametrize("shape", ABSENT)
-@pytest.mark.parametrize("name", [*KINDS_OF_TREES, *STATES, "gpt_neo"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *product(KINDS_OF_TREES, ABSENT),
+        *product((*STATES, "gpt_neo"), ["chain:4"]),
+    ],
+)
 def test_absent_nodes_leave_the_rows_of_present_ones_alone(name: str, shape: str) -> None:
-    if ARCHITECTURES[name] != TREES and shape != "chain:4":
-        pytest.skip(f"{name} takes chains only")
     model, topology, (tokens, kept) = tiny(name), Topology.parse(shape), ABSENT[shape]
     session, text = CachedModel(model), [*PROMPT, 1, 2, 5]
     tree = DraftTree(topology, torch.tensor([tokens]))
@@ -215,6 +219,46 @@ def test_hugging_faces_own_call_gives_the_same_text(name: str) -> None:
     told = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
     own = model.generate(ids, **told)
     assert torch.equal(model.generate(ids, custom_generate=loop, **told), own)
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "gpt_neo", "llama"])
+def test_auto_leaves_out_what_a_model_does_not_take(name: str) -> None:
+    model = tiny(name)
+    done = greedy(model, alike(model, NOISE), "auto", max_new_tokens=60)
+    assert is_greedy_text(model, done.tokens)
+    assert done.choice is not None
+    widest = max(row.topology.max_arity for row in done.choice.rows)
+    assert (widest > 1) == (ARCHITECTURES[name] == TREES)
+
+
+def test_a_text_does_not_go_from_short_rotary_angles_to_long_ones() -> None:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0]}
+    given = {
+        **tiny("phi3").config.to_dict(),
+        "rope_parameters": factors | {"rope_type": "longrope", "rope_theta": 1e4},
+        "original_max_position_embeddings": 20,
+        "sliding_window": None,
+    }
+    config = type(tiny("phi3").config)(**given)
+    model = type(tiny("phi3"))(config).eval()
+    model.load_state_dict(tiny("phi3").state_dict())
+    for start, new in ((5, 15), (21, 30)):
+        prompt = [*PROMPT, *range(16)][:start]
+        done = generate(
+            model,
+            model,
+            prompt,
+            topology="2x3",
+            temperature=0.0,
+            max_new_tokens=new,
+            eos_token_id=(),
+            seed=0,
+        )
+        for end, token in enumerate(done.tokens):
+            plain = plain_logits(model, [*prompt, *done.tokens[:end]])[-1]
+            assert token == plain.argmax()
+    with pytest.raises(InputError, match=r"more than 20 tokens.*take at most 15 new ones"):
+        greedy(model, model, "2x3", max_new_tokens=16)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[int]:
