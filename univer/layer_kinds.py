@@ -118,7 +118,7 @@ def read_layers(model: Any, config: Any, argument: str) -> Layers:
         )
     try:
         types = _types(model, config)
-        states = _states(config, types)
+        states = _states(config)
     except (AttributeError, KeyError, TypeError, ValueError):
         types = []
     if not types or not takes("cache") or _keeps_its_own(model):
@@ -199,8 +199,9 @@ def _kinds(types: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for kind in types if kind not in NO_ATTENTION))
 
 
-def _states(config: Any, types: Sequence[str]) -> tuple[str, ...]:
+def _states(config: Any) -> tuple[str, ...]:
     """The kinds of layers whose cache is more than keys and values."""
+    types, _ = get_layer_types_and_kwargs(config)
     held = zip(types, DynamicCache(config=config).layers, strict=True)
     return _kinds([kind for kind, layer in held if type(layer) not in (*KEEPS_ALL, DummyLayer)])
 

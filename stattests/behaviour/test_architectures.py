@@ -27,17 +27,18 @@ from univer.cached_model import AGAIN, CachedModel
 from univer.decoding import Decoder, decode, generate, speculative
 from univer.drafters.eagle import EagleHead
 from univer.drafters.eagle_network import EagleNetwork
+from univer.drafters.layer_skip import layer_skip
 
 PROMPT = [3, 11, 25, 7, 30]
 NEW = 60  # tokens: far beyond windows of 6 or 7
-NOISE = 0.05  # on a drafter's weights: right now and then
+NOISE = 0.03  # on a drafter's weights: right now and then
 # Rounding moves these logits by some 1e-6, which would decide between two that all but tie.
 MARGIN = 1e-4
 DOCUMENT = Path(__file__).parents[2] / "docs" / "MODELS.md"
 # One model a kind of layers: full, sliding, mixed, chunked, sinks, MLA, experts; slots; states.
 KINDS_OF_TREES = ("llama", "mistral", "gemma3_text", "llama4_text", "gpt_oss", "deepseek_v2")
 KINDS_OF_CHAINS = ("gpt_neo", "bloom", "qwen3_next", "lfm2", "falcon_h1", "mamba")
-STATES = ("qwen3_next", "lfm2", "mamba2", "mamba", "deepseek_v4", "zamba2")
+STATES = ("qwen3_next", "lfm2", "mamba2", "mamba", "zamba2")
 EXPERTS = ("mixtral", "qwen3_moe")
 
 
@@ -219,6 +220,18 @@ def test_hugging_faces_own_call_gives_the_same_text(name: str) -> None:
     told = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
     own = model.generate(ids, **told)
     assert torch.equal(model.generate(ids, custom_generate=loop, **told), own)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next", "lfm2", "gpt_neo"])
+def test_layers_of_every_kind_may_be_skipped(name: str) -> None:
+    model = tiny(name)
+    done = greedy(model, layer_skip(model, 1), "chain:4", max_new_tokens=20)  # both of its layers
+    assert done.acceptance_length == 5
+
+
+def test_layer_types_that_cannot_be_chosen_are_a_sentence() -> None:
+    with pytest.raises(InputError, match="JambaConfig works out the types of its layers"):
+        layer_skip(tiny("jamba"), 1)
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "gpt_neo", "llama"])

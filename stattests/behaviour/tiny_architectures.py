@@ -145,7 +145,11 @@ TAKES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "bamba": MAMBA2 | {"attn_layer_indices": [1]},
         "bloom": {},
         "deepseek_v32": MLA | {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 96},
-        "deepseek_v4": {},
+        "deepseek_v4": {
+            "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"],
+            "compress_rates": {"heavily_compressed_attention": 8, "compressed_sparse_attention": 4},
+            "index_topk": 96,
+        },
         "falcon (ALiBi)": {"alibi": True},
         "falcon_h1": MAMBA2 | {"mamba_d_ssm": 64},
         "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6},
