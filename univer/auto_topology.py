@@ -45,6 +45,7 @@ class Auto:
 
     Args:
         candidates: what `Topology.parse` takes; plain decoding is added if it is not among them.
+            Trees are left out where a model takes chains only.
         rounds: cycles on each candidate before the first choice, >= 1.
         told: called with the choice when it is made and when it changes, `print` for one; a text
             that ends before makes none.
@@ -130,6 +131,7 @@ def cycles_on(
     if not isinstance(topology, Auto):
         yield from cycles(decoder, verifier, topology, cut=cut, generator=generator)
         return
+    topology = _taken(topology, decoder)
     ended, tally = False, Tally(topology.plan)
 
     def cut_here(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:
@@ -155,6 +157,11 @@ def cycles_on(
             tally.add(verifier, cycle)
         else:
             tally.add_later(cycle)
+
+
+def _taken(auto: Auto, decoder: Decoder) -> Auto:
+    """The same with those candidates only that the models can read: some take no trees."""
+    return replace(auto, candidates=[x for x in auto.candidates if decoder.takes(x)])  # type: ignore[arg-type]
 
 
 class Tally:
@@ -231,6 +238,7 @@ def choose(
             f"prompt: the cycles that measure may write {most} tokens behind it, which does not"
             f" fit; take a shorter prompt, or fewer rounds or candidates ({error})"
         ) from error
+    auto = _taken(auto, decoder)
     tally = Tally(auto.plan)
 
     def endless(emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:

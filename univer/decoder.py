@@ -107,6 +107,8 @@ class Decoder:
             the laws are right for that many tokens. `advance` counts nothing and adds whole
             cycles; who wants fewer tokens stops calling it.
         clock: seconds from anywhere, read for the times in the records.
+        check_model: compare a small tree with plain text before the first tree is drawn, once a
+            model (`univer.model_check`).
 
     Raises:
         InputError: names what does not fit.
@@ -121,9 +123,10 @@ class Decoder:
         filters: Shaping,
         max_new_tokens: int,
         clock: Callable[[], float] = time.perf_counter,
+        check_model: bool = True,
     ) -> None:
         self.filters, self._clock = filters, clock
-        self._target = CachedModel(target)
+        self._target = CachedModel(target, check=check_model)
         source = drafter if hasattr(drafter, "start") else SmallModel(drafter)
         self._drafter = source.start(self._target)
         if self._drafter.vocabulary != self._target.vocabulary:
@@ -135,11 +138,30 @@ class Decoder:
         _check_budget(max_new_tokens, len(self.text), self._target, self._drafter)
         self._drafters_ids: Sequence[int] = ()  # of the nodes of the tree drawn last
 
+    def takes(self, topology: Topology | Dynamic) -> bool:
+        """Whether both models can read trees of this topology, exactly."""
+        try:
+            self._allow(topology)
+        except InputError:
+            return False
+        return True
+
+    def _allow(self, topology: Topology | Dynamic) -> None:
+        widest = topology.width if isinstance(topology, Dynamic) else topology.max_arity
+        for model in (self._target, self._drafter):
+            if isinstance(model, CachedModel):
+                model.allow(chains=widest < 2)
+
     def draw(
         self, drafting: str, topology: Topology | Dynamic, *, generator: torch.Generator
     ) -> Drawn:
-        """Draft a tree in the present context and score it; an earlier one is forgotten."""
+        """Draft a tree in the present context and score it; an earlier one is forgotten.
+
+        Raises:
+            InputError: a draft law or a topology that the verifier or a model cannot have.
+        """
         check_draft_law(topology, drafting)
+        self._allow(topology)
         self._target.keep()
         self._drafter.keep()
         start = self.now()
@@ -264,4 +286,11 @@ def _check_budget(budget: int, prompt: int, target: CachedModel, drafter: Any) -
             raise InputError(
                 f"max_new_tokens: a prompt of {prompt} tokens and {budget} new ones need"
                 f" {prompt + budget} positions, but the {name} has {limit}."
+            )
+        turn = model.turn if isinstance(model, CachedModel) else None
+        if turn is not None and prompt <= turn < prompt + budget:
+            raise InputError(
+                f"max_new_tokens: the {name} reads a text of more than {turn} tokens with other"
+                f" rotary angles (longrope), and a prompt of {prompt} tokens with {budget} new ones"
+                f" goes from one to the other; take at most {turn - prompt} new ones."
             )

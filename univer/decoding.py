@@ -85,6 +85,7 @@ def decode(
     max_new_tokens: int = 128,
     eos_token_id: int | Sequence[int] | None = None,
     generator: torch.Generator,
+    check_model: bool = True,
 ) -> Iterator[Cycle]:
     """Yield each cycle of `generate` with its tree, laws and decision.
 
@@ -101,6 +102,7 @@ def decode(
         filters=filters or Filters(),
         max_new_tokens=max_new_tokens,
         clock=clock_of(shape),
+        check_model=check_model,
     )
     left = max_new_tokens
 
@@ -128,6 +130,7 @@ def generate(
     eos_token_id: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     seed: int | None = None,
+    check_model: bool = True,
 ) -> Generation:
     """Continue a prompt by speculative decoding; the text follows the target's own law.
 
@@ -149,6 +152,8 @@ def generate(
         eos_token_id: the text ends with the first of these; None takes the model's own, () none.
         generator: where the random numbers come from.
         seed: makes a generator, as in `seeded`; exactly one of the two is given.
+        check_model: before a model reads its first tree, compare a small one with plain text (a
+            few short forwards, once a model object); False trusts it.
 
     Returns:
         Generation: the tokens (prompt excluded) and one record a cycle.
@@ -187,6 +192,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         eos_token_id=eos_token_id,
         generator=generator,
+        check_model=check_model,
     )
     records = tuple(cycle.record for cycle in cycles)
     tokens = tuple(token for record in records for token in record.tokens)

@@ -63,6 +63,7 @@ def speculative(
     verifier: str | Verifier = "univer",
     topology: ShapeSpec = "2x5",
     generator: torch.Generator | None = None,
+    check_model: bool = True,
 ) -> Speculative:
     """The loop for `model.generate(..., custom_generate=...)`; it may be used again and again.
 
@@ -77,6 +78,7 @@ def speculative(
             anew in every text: give the next ones `.choice.topology` of the first.
         generator: where the random numbers come from; None takes torch's global one, as `generate`
             does, so that `set_seed` works.
+        check_model: as in `univer.decoding.generate`.
 
     Returns:
         Speculative: a callable that returns what `generate` returns: token ids int64 [1, T], or
@@ -101,7 +103,7 @@ def speculative(
     rule = resolve(verifier)
     shape = parse_topology(topology, rule.max_arity)
     check_draft_law(shape, rule.drafting)
-    return Speculative(drafter, rule, shape, generator)
+    return Speculative(drafter, rule, shape, generator, check_model)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Speculative:
     verifier: Verifier
     topology: Shape
     generator: torch.Generator | None
+    check_model: bool = True
 
     def __call__(
         self,
@@ -160,6 +163,7 @@ class Speculative:
             filters=filters,
             max_new_tokens=budget,
             clock=clock_of(shape),
+            check_model=self.check_model,
         )
         loop = cycles_on(decoder, self.verifier, shape, cut=cut, generator=self._generator(greedy))
         records = tuple(cycle.record for cycle in loop)

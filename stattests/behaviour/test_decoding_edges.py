@@ -239,10 +239,11 @@ def test_no_token_is_fed_twice(verifier: str) -> None:
     assert fed["drafter"] == [len(PROMPT), 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1]
 
 
-def test_a_sliding_window_limits_the_text() -> None:
+def test_a_window_is_no_limit_and_means_nothing_to_a_model_without_one(drafter: Any) -> None:
     model = tiny_llama(3)
-    model.config.sliding_window = 10
-    assert CachedModel(model).max_positions == 10
+    model.config.sliding_window = 4  # Llama has no such layers
+    assert CachedModel(model).max_positions == 64
+    assert list(greedy(model, drafter, max_new_tokens=20).tokens) == greedy_text(model, 20)
 
 
 def test_timings_and_counts_are_recorded(target: Any, drafter: Any) -> None:

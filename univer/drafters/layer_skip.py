@@ -18,7 +18,8 @@ def layer_skip(target: Any, keep: int) -> Any:
         keep: layers kept at each end, >= 1.
 
     Raises:
-        InputError: `keep` does not fit, or the model has no list of layers.
+        InputError: `keep` does not fit, the model has no list of layers, or its configuration does
+            not let their types be chosen.
     """
     config = target.config
     total = config.num_hidden_layers
@@ -33,7 +34,13 @@ def layer_skip(target: Any, keep: int) -> Any:
     model.config = copy.copy(config)
     model.config.num_hidden_layers = len(chosen)
     if getattr(config, "layer_types", None):
-        model.config.layer_types = [config.layer_types[i] for i in chosen]
+        try:
+            model.config.layer_types = [config.layer_types[i] for i in chosen]
+        except AttributeError as error:
+            raise InputError(
+                f"target: {type(config).__name__} works out the types of its layers by itself;"
+                " layer skip has to choose them."
+            ) from error
     body = _twin(target.base_model)
     body.config = model.config
     body._modules[name] = nn.ModuleList(

@@ -20,5 +20,4 @@ class SmallModel:
 
     def start(self, target: CachedModel) -> CachedModel:
         """A session for a new text."""
-        del target
-        return CachedModel(self.model, "drafter")
+        return CachedModel(self.model, "drafter", check=target.check)
