@@ -129,7 +129,7 @@ def walk(tree: DraftTree, given: Problem, b: int, uniforms: Tensor) -> int:
 def nodes_read(name: str, given: Problem, repeat: int) -> float:
     """Internal nodes that the decision opens, a tree."""
     verifier, opened = VERIFIERS[name], 0
-    rule = one_tree.RULES[verifier.allocation]
+    rule = one_tree.rule_of(verifier)
 
     def counted(*arguments: Any) -> one_tree.Opened:
         nonlocal opened
@@ -143,7 +143,7 @@ def nodes_read(name: str, given: Problem, repeat: int) -> float:
         given.draft,
         Filters(),
         given.uniforms[repeat],
-        {verifier.allocation: counted},
+        counted,
     )
     return opened / len(given.target)
 

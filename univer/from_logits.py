@@ -3,7 +3,7 @@
 | path | where | what it reads |
 |---|---|---|
 | `univer.fused` | a GPU with Triton, rule `ot` | the rows of all inner nodes, in a few kernels |
-| `univer.one_tree` | a CPU, large rows | a node's rows when needed, in float32 |
+| `univer.one_tree` | a CPU, large rows | a node's rows when needed |
 | `by_level` | anything else | the rows of all inner nodes, in float64 like `verify` |
 
 Letters: B trees, N nodes, I internal nodes, V vocabulary.
@@ -31,7 +31,7 @@ from univer.verifiers import Verifier, VerifyOutput, decide_by_level, emit, reso
 LARGE = 4096  # tokens of a vocabulary whose rows are worth being read one by one
 
 
-def _one_by_one(verifier: Verifier, target_logits: Tensor, draft_logits: Tensor) -> bool:
+def _one_by_one(target_logits: Tensor, draft_logits: Tensor) -> bool:
     """Whether `verify_logits` goes tree by tree or level by level; never by the batch's size.
 
     A core saves most by reading few rows; small ones are better read together. float64 stays
@@ -41,9 +41,17 @@ def _one_by_one(verifier: Verifier, target_logits: Tensor, draft_logits: Tensor)
         target_logits.device.type == "cpu"
         and target_logits.shape[-1] >= LARGE
         and torch.float64 not in (target_logits.dtype, getattr(draft_logits, "dtype", None))
-        and verifier.allocation in one_tree.RULES
-        and verifier.composition in one_tree.DECISIONS
     )
+
+
+def _laws(logits: Tensor, filters: Filters) -> Laws:
+    """In the dtype that children are drawn in; float32 sums are off and are taken once more."""
+
+    def law(rows: Tensor) -> Tensor:
+        probs = filters(rows)
+        return probs if probs.dtype == torch.float64 else renormalise(probs)
+
+    return Laws(logits, law)
 
 
 def by_level(
@@ -56,14 +64,7 @@ def by_level(
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both: level after level."""
     check_inner_logits(tree, target_logits, draft_logits)
-
-    def law(rows: Tensor) -> Tensor:
-        # In the dtype that children are drawn in; float32 sums are off and are taken once more.
-        probs = filters(rows)
-        return probs if probs.dtype == torch.float64 else renormalise(probs)
-
-    target, draft = (Laws(logits, law) for logits in (target_logits, draft_logits))
-    check_whole(verifier, tree, draft)
+    target, draft = (_laws(logits, filters) for logits in (target_logits, draft_logits))
     stop, next_token = decide_by_level(verifier, tree, target, draft, uniforms)
     check_stop_logits(target_logits, stop)
     return stop, next_token
@@ -123,8 +124,10 @@ def verify_logits(
         if output is not None:
             return output
     check_shapes(verifier, tree, target_logits, draft_logits, "logits")
+    if tree.topology.internal:
+        check_whole(verifier, tree, _laws(draft_logits, filters))
     batch, nodes = tree.tokens.shape
     uniforms = take_uniforms(uniforms, generator, (batch, nodes + 1), tree.tokens.device)
-    large = not filters.greedy and _one_by_one(verifier, target_logits, draft_logits)
+    large = not filters.greedy and _one_by_one(target_logits, draft_logits)
     decide = one_tree.by_tree if large else by_level
     return emit(tree, *decide(verifier, tree, target_logits, draft_logits, filters, uniforms))

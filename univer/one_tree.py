@@ -5,8 +5,9 @@ tree in post-order, reads an internal node before the first leaf below it and st
 node that is accepted; what comes later is never read. Rows are float32, in buffers that stay in
 the cache, and their sums are cascades; masses and thresholds are Python's floats (float64).
 
-The rules are those of `univer.allocation` for one node of scale s: `RULES` has the same names.
-Theirs is the arithmetic of float64; float32's rounding moves a stop law by some 1e-6, up to 1e-5.
+Every rule of `univer.allocation` takes this path, a node at a time, in the float64 arithmetic that
+it has level by level. `RULES` has those that are written for it once more, in float32, where that
+pays: its rounding moves a stop law by some 1e-6, up to 1e-5.
 
 Letters: N nodes, I internal nodes, m arity, V vocabulary.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,10 @@ from torch import Tensor
 from univer.drafting import DraftTree
 from univer.errors import check_logit_rows
 from univer.filters import Filters
+from univer.rows import total
+from univer.rules import Rule as LevelRule
 from univer.topology import Topology
+from univer.tree_rows import renormalise
 from univer.verifiers import Verifier
 
 BLOCK = 1024  # entries whose sum is looked at before they are, when a token is drawn
@@ -184,6 +188,28 @@ Rule = Callable[[Rows, int, int, float, list[int]], Opened]
 RULES: dict[str, Rule] = {"ot": _ot, "rrsw": _rrsw}
 
 
+def one_node(allocate: LevelRule) -> Rule:
+    """A rule of levels on a level of one node, its thresholds as `univer.composition` has them."""
+
+    def rule(laws: Rows, node: int, row: int, scale: float, children: list[int]) -> Opened:
+        laws.target(node)
+        laws.draft(row, node, torch.empty(0, dtype=torch.int64))
+        p, q = (renormalise(rows[None]) for rows in (laws.p, laws.q))
+        masses = allocate(torch.tensor([scale]).double(), p, q, torch.tensor([children]))
+        slots = zip(children, masses.child_acceptance[0].tolist(), strict=True)
+        accepted = [mass if x >= 0 else 0.0 for x, mass in slots]
+        rest, rejection = total(masses.residual).item(), masses.rejection_mass.item()
+        residual = laws.p.copy_(masses.residual[0]).sum().item()
+        return _thresholds(accepted, rest, rejection, residual)
+
+    return rule
+
+
+def rule_of(verifier: Verifier) -> Rule:
+    """The form of a verifier's rule that reads one node."""
+    return RULES.get(verifier.allocation) or one_node(verifier.allocate)
+
+
 class _Visit:
     """What a decision reads of one tree: thresholds of nodes, and the next token at the end."""
 
@@ -254,30 +280,30 @@ def by_tree(
     draft_logits: Tensor,
     filters: Filters,
     uniforms: Tensor,
-    rules: Mapping[str, Rule] = RULES,
+    rule: Rule | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Where each cycle stops and the token that follows, int64 [B] both.
 
     Args:
-        verifier: its allocation is in `rules`, its composition in DECISIONS.
+        verifier: decides.
         tree: B trees.
         target_logits: [B, N, V], on the CPU.
         draft_logits: [B, I, V].
         filters: a temperature above 0 and no other filter.
         uniforms: float64 [B, N + 1].
-        rules: by the names of allocations.
+        rule: another form of its rule than `rule_of` gives.
 
     Raises:
         InputError: a row that is read holds no logits.
     """
     if not tree.topology.internal:
         draft_logits = target_logits  # never read: without drafts it may be anything
-    decided = []
+    decided, rule = [], rule or rule_of(verifier)
     for b, (tokens, numbers) in enumerate(
         zip(tree.tokens.tolist(), uniforms.tolist(), strict=True)
     ):
         laws = Rows(target_logits[b], draft_logits[b], filters, b)
-        visit = _Visit(rules[verifier.allocation], tree.topology, tokens, laws)
+        visit = _Visit(rule, tree.topology, tokens, laws)
         stop = DECISIONS[verifier.composition](visit, tree.topology, numbers)
         decided.append((stop, visit.next_token(stop, numbers[-1])))
     stop, token = torch.tensor(decided, dtype=torch.int64).reshape(-1, 2).T

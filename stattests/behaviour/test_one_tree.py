@@ -39,7 +39,8 @@ from univer.verifiers import decide_by_level, emit, resolve
 
 # A mass is a sum of float32 products over the vocabulary; a threshold is a ratio of masses.
 FLOAT32_TOLERANCE = 2e-6
-NAMES = sorted(name for name, row in VERIFIERS.items() if row.allocation in one_tree.RULES)
+NAMES = sorted(VERIFIERS)
+BY_HAND = [name for name in NAMES if VERIFIERS[name].allocation in one_tree.RULES]
 SPECS = ["2x2", "eagle", "chain:3", "none", "[[0],[1],[2],[1,0],[1,1],[1,0,0]]"]
 
 Logits = tuple[DraftTree, Tensor, Tensor, Tensor]
@@ -82,7 +83,7 @@ def stop_probs(name: str, part: Logits, module: Any = one_tree) -> Tensor:
     found[:, 0] = 1
     for b, tokens in enumerate(tree.tokens.tolist()):
         rows = module.Rows(target[b], draft[b] if draft.numel() else target[b], Filters(), b)
-        visit = module._Visit(module.RULES[verifier.allocation], tree.topology, tokens, rows)
+        visit = module._Visit(module.rule_of(verifier), tree.topology, tokens, rows)
         scale = {0: 1.0}
         for node in tree.topology.internal:
             if tokens[node] < 0 and node > 0:
@@ -136,11 +137,21 @@ def test_decisions_are_those_of_levels(name: str, spec: str, kind: str) -> None:
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_form_by_hand_decides_as_the_rule_of_levels_on_one_node(name: str, kind: str) -> None:
+    tree, target, draft, uniforms = logits(name, "2x2", kind, batch=200)
+    rows = (resolve(name), tree, target, draft, Filters(), uniforms)
+    rule = one_tree.one_node(resolve(name).allocate)
+    for found, expected in zip(by_tree(*rows), by_tree(*rows, rule), strict=True):
+        assert torch.equal(found, expected)
+
+
 def next_token_law(name: str, part: Logits, node: int, module: Any = one_tree) -> Tensor:
     """The law of the token after the first tree's stop node, from the weights that are drawn."""
     tree, target, draft, _ = part
     rows = module.Rows(target[0], draft[0], Filters(), 0)
-    rule = module.RULES[VERIFIERS[name].allocation]
+    rule = module.rule_of(VERIFIERS[name])
     visit = module._Visit(rule, tree.topology, tree.tokens[0].tolist(), rows)
     visit.open(node, 1.0)
     visit.next_token(node, 0.5)
@@ -349,7 +360,7 @@ def test_what_is_left_of_a_peaked_draft_is_judged_by_the_law_it_was_drawn_from(
 
 
 @pytest.mark.parametrize("toy", [("sharp", "2x1", 4), ("sharp", "chain:2", 4)], ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_the_gate_finds_the_target_law_exactly(name: str, toy: tuple[str, str, int]) -> None:
     """Exact probing, as `univer certify` does it: float32's rounding and no more."""
 

@@ -36,8 +36,8 @@ from stattests.strategies import Toy, for_toys
 from stattests.streams import torch_generator
 from stattests.theorems.checks import check_outputs
 from univer import VERIFIERS, DraftTree, Filters, InputError, Topology, stop_law, verify
-from univer.from_logits import by_level
-from univer.one_tree import RULES, by_tree
+from univer.from_logits import by_level, verify_logits
+from univer.one_tree import by_tree
 from univer.verifiers import resolve
 
 NAMES = sorted(VERIFIERS)
@@ -148,7 +148,7 @@ def test_a_node_without_children_is_a_leaf(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["2x2", "eagle", "chain:3", "[[0],[1],[2],[1,0],[1,1],[1,0,0]]"])
-@pytest.mark.parametrize("name", [n for n in NAMES if VERIFIERS[n].allocation in RULES])
+@pytest.mark.parametrize("name", NAMES)
 def test_tree_by_tree_decides_as_levels_do_on_trees_cut_anywhere(name: str, spec: str) -> None:
     drafting = VERIFIERS[name].drafting
     tree, target, draft, uniforms = logits(name, spec, "plain", batch=200)
@@ -161,7 +161,7 @@ def test_tree_by_tree_decides_as_levels_do_on_trees_cut_anywhere(name: str, spec
 
 
 @pytest.mark.parametrize("name", HALF)
-@pytest.mark.parametrize("function", ["verify", "stop_law", "by_level", "reference"])
+@pytest.mark.parametrize("function", ["verify", "stop_law", "verify_logits", "reference"])
 def test_half_a_pair_is_refused_unless_it_has_all_mass(name: str, function: str) -> None:
     topology = Topology.parse("2x2")
     tokens = (0, 1, 0, 2, -1, -1, -1)
@@ -173,8 +173,8 @@ def test_half_a_pair_is_refused_unless_it_has_all_mass(name: str, function: str)
     calls: dict[str, Callable[[], Any]] = {
         "verify": lambda: verify(name, tree, target, draft, uniforms=uniforms),
         "stop_law": lambda: stop_law(name, tree, target, draft),
-        "by_level": lambda: by_level(
-            resolve(name), tree, target.log(), draft.log(), Filters(), uniforms
+        "verify_logits": lambda: verify_logits(
+            name, tree, target.log(), draft.log(), uniforms=uniforms
         ),
         "reference": lambda: oracle.stop_law(
             Tree(topology, tokens), target[0].numpy(), draft[0].numpy()
