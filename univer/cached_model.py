@@ -172,17 +172,18 @@ class CachedModel:
             # lossless whatever laws it is told of deeper nodes.
             positions = positions.clamp(max=self.max_positions - 1)
         more: dict[str, Any] = {}
+        device = self.device
         if self.layers.takes_positions:
-            more["position_ids"] = positions[None].to(self.device)
+            more["position_ids"] = positions[None].to(device)
         if isinstance(mask, dict):
-            more["attention_mask"] = {kind: one.to(self.device) for kind, one in mask.items()}
+            more["attention_mask"] = {kind: one.to(device) for kind, one in mask.items()}
         elif mask is not None:
-            more["attention_mask"] = mask.to(self.device)
+            more["attention_mask"] = mask.to(device)
         # Only a model that is asked for its hidden states has to know the argument.
         if self._remembers:
             more["output_hidden_states"] = True
         output = self.forward(
-            input_ids=torch.tensor([ids], device=self.device),
+            input_ids=torch.tensor([ids], device=device),
             cache=self._cache,
             use_cache=True,
             logits_to_keep=rows,
@@ -231,6 +232,8 @@ class CachedModel:
         """Keep only these slots of the cache."""
         layers: Sequence[Any] = self._cache.layers
         for layer in layers:
+            if layer.keys is None:
+                continue  # it sees one token at a time, or another layer's cache
             at = torch.tensor(slots, dtype=torch.int64, device=layer.keys.device)
             layer.keys = layer.keys.index_select(2, at)
             layer.values = layer.values.index_select(2, at)

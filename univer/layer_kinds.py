@@ -189,7 +189,9 @@ def _types(model: Any, config: Any) -> list[str]:
     """The type of each layer: the configuration's own name, or what its windows make of it."""
     own = getattr(config, "attention_layers", None)  # gpt_neo's
     types: list[str] = own or get_layer_types_and_kwargs(config)[0]
-    classes = type(getattr(model, "base_model", model)).__mro__
+    # A wrapper's own code makes no masks, a subclass's may be that of its base.
+    parts = model.modules() if isinstance(model, torch.nn.Module) else (model,)
+    classes = {one for part in {type(part) for part in parts} for one in part.__mro__}
     code = [vars(sys.modules[one.__module__]) for one in classes if one.__module__ in sys.modules]
     full = {kind for kind, maker in MAKERS.items() if not any(maker in names for names in code)}
     return ["full_attention" if kind in {"global", *full} else kind for kind in types]

@@ -108,11 +108,11 @@ def _fault(session: CachedModel, way: str, *, chains: bool) -> str | None:
         paths = [[*text[:-1], *(drafts[v] for v in _path(first, v))] for v in range(len(drafts))]
         paths += [later, [*later, draft]]
         plain = _plain_rows(model, paths)
+        worst = max(_distance(row, one) for row, one in zip(rows, plain, strict=True))
     except torch.OutOfMemoryError:
         raise
     except (*REFUSALS, RuntimeError) as error:
         return f"fed with them it raises {type(error).__name__} ({error})"
-    worst = max(_distance(row, one) for row, one in zip(rows, plain, strict=True))
     if worst <= TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16]):
         return None
     return f"their logits are off those of plain text by {worst:.2g} of the spread"

@@ -213,6 +213,29 @@ def test_an_eagle_head_reads_the_features_of_every_kind(name: str) -> None:
     assert is_greedy_text(model, greedy(model, head, "chain:3").tokens)
 
 
+class Wrapped(torch.nn.Module):
+    """A model inside another one, which names no arguments and makes no masks."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.config = inner, inner.config
+        self.device, self.dtype = inner.device, inner.dtype
+        self.get_input_embeddings = inner.get_input_embeddings
+        self.get_output_embeddings = inner.get_output_embeddings
+
+    def forward(self, **given: Any) -> Any:
+        """What the inner one gives."""
+        return self.inner(**given)
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text", "llama4_text"])
+def test_windows_of_a_wrapped_model_are_known(name: str, check: bool) -> None:
+    model = Wrapped(tiny(name)).eval()
+    done = greedy(model, tiny(name, 5), "2x3", check_model=check, max_new_tokens=30)
+    assert is_greedy_text(tiny(name), done.tokens)
+
+
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_neo", "qwen3_next"])
 def test_hugging_faces_own_call_gives_the_same_text(name: str) -> None:
     model, ids = tiny(name), torch.tensor([PROMPT])
