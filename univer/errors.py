@@ -51,7 +51,7 @@ def described(value: object) -> str:
         >>> [described(value) for value in (torch.zeros(2, 3), [0], None)]
         ['torch.float32 of shape [2, 3]', 'list', 'NoneType']
         >>> described(torch.zeros(2).numpy())
-        'a NumPy array of shape [2] and dtype float32 (torch.from_numpy makes it a tensor)'
+        'a NumPy array of shape [2] and dtype float32'
     """
     kind, shape = type(value), getattr(value, "shape", None)
     if isinstance(value, Tensor):
@@ -60,7 +60,7 @@ def described(value: object) -> str:
         return kind.__name__
     what = f"{list(shape)} and dtype {value.dtype}"
     if (kind.__module__, kind.__name__) == ("numpy", "ndarray"):
-        return f"a NumPy array of shape {what} (torch.from_numpy makes it a tensor)"
+        return f"a NumPy array of shape {what}"
     return f"{kind.__module__}.{kind.__name__} of shape {what}"
 
 

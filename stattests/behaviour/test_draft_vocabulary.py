@@ -41,6 +41,8 @@ KEPT = (6, 1, 3)  # of 8, and not in order
 class ModelProblem:
     """A tiny target and a head behind TEXT, as the exact certification reads a problem."""
 
+    stops = 0.0
+
     def __init__(self, topology: str, kept: Sequence[int] | None):
         self._target, head = models()
         self.topology, self.vocab = Topology.parse(topology), 8

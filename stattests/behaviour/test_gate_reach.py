@@ -313,7 +313,11 @@ def lazy(*arguments: Any, **uniforms: Any) -> Any:
 @pytest.mark.parametrize(
     ("answers", "reason", "says"),
     [
-        (quits, Reason.RAISED, "quits raised SystemExit: 0"),
+        (
+            quits,
+            Reason.RAISED,
+            "quits raised SystemExit: 0 (stattests/behaviour/test_gate_reach.py:",
+        ),
         (lazy, Reason.REFUSED_RETURN, "looking at the answer raised KeyError: 'lazy'"),
     ],
     ids=["quits", "lazy"],
@@ -322,4 +326,5 @@ def test_whatever_a_verifier_does_is_its_own(answers: Any, reason: Reason, says:
     toy = problem("sharp", "2x2", 6)
     with pytest.raises(ContractError) as broken:
         cycles(replace(builtin("rrsw"), verify=answers), toy, 4, torch_generator("reach/own"))
-    assert (broken.value.reason, broken.value.seen) == (reason, says)
+    assert broken.value.reason is reason
+    assert broken.value.seen.startswith(says)

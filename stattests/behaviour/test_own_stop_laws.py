@@ -105,8 +105,8 @@ def test_a_stop_law_of_another_verifier_is_not_the_law_of_verify(
         (lambda s, r: (s, r.T), "next_token_probs of shape"),
         (lambda s, r: (s - 1, r), "NaN, infinity or a negative number"),
         (lambda s, r: (s, r * np.nan), "NaN, infinity or a negative number"),
-        (lambda s, r: (s.astype(int), r), "stop_probs of int64"),
-        (lambda s, r: (s, [[1.0], [1.0, 2.0]]), "next_token_probs of object"),  # noqa: ARG005
+        (lambda s, r: (s.astype(int), r), "stop_probs, a NumPy array of shape .* and dtype int64"),
+        (lambda s, r: (s, [[1.0], [1.0, 2.0]]), "next_token_probs, .* dtype object"),  # noqa: ARG005
     ],
 )
 def test_what_is_no_stop_law_is_refused(returns: Any, says: str) -> None:
